@@ -82,6 +82,10 @@ bench-pages: $(STAMP) ## write the tables of docs/benchmarks from bench/results
 recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe
 	$(BIN)/python -m banyan.recipe.reference > docs/recipe.md.new && mv docs/recipe.md.new docs/recipe.md
 
+.PHONY: methods-page
+methods-page: $(STAMP) ## write docs/methods.md from methods
+	$(BIN)/python -m methods.reference > docs/methods.md.new && mv docs/methods.md.new docs/methods.md
+
 .PHONY: proto
 proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
 	proto/generate.sh

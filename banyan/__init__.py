@@ -1,1 +1,4 @@
-"""Banyan: reinforcement learning of language models on rollout trees. Light: importing this package loads no torch."""
+"""Reinforcement learning of language models on rollout trees.
+
+Importing this package loads no torch.
+"""

@@ -1,9 +1,10 @@
-"""A small synchronous client for people and notebooks: runs, trees, lineage, dead letters.
+"""Synchronous client for people and notebooks: runs, trees, lineage, dead letters.
 
     with Client("127.0.0.1:7101", secret=Path(".banyan/secret").read_text()) as client:
-        for tree in client.trees(run_id): print(tree.tree_id.hex(), tree.mean_reward)
+        for tree in client.trees(run_id):
+            print(tree.tree_id.hex(), tree.mean_reward)
 
-Every call has a deadline and raises a BanyanError that says what was wrong and what to do.
+Every call has a deadline and raises a BanyanError with the problem and the remedy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,9 +29,12 @@ _OPTIONS = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.enable_http_p
 
 
 class Client:
-    """Connected to a treestore, and to a gateway where commands are given. Ids may be unique prefixes.
+    """Connection to a treestore and, for commands, to a gateway. Ids may be unique prefixes.
 
-    `secret`: what the file `secret` in the state folder of a running system holds.
+    store: host:port of the treestore
+    gateway: host:port of the gateway; empty for queries alone
+    deadline_s: seconds that a call may take
+    secret: content of the file `secret` in the state folder of a running system
     """
 
     def __init__(
@@ -67,53 +71,53 @@ class Client:
     # -- runs --
 
     def runs(self) -> list[rs.Run]:
-        """All runs, newest first."""
+        """Return all runs, newest first."""
         return list(self._call(self._runs.ReadRuns, rs.ReadRunsRequest()).runs)
 
     def run(self, run_id: str) -> rs.Run:
-        """One run."""
+        """Return a run."""
         run: rs.Run = self._call(self._runs.ReadRun, rs.ReadRunRequest(run_id=run_id)).run
         return run
 
     def progress(self, run_id: str) -> rs.ReadProgressResponse:
-        """How far a run is."""
+        """Return the progress of a run."""
         progress: rs.ReadProgressResponse = self._call(
             self._runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id)
         )
         return progress
 
     def policies(self, run_id: str, abandoned: bool = False) -> list[rs.StoredPolicy]:
-        """The policies of a run, oldest first."""
-        all_of_them: list[rs.StoredPolicy] = []
+        """Return the policies of a run, oldest first."""
+        policies: list[rs.StoredPolicy] = []
         request = rs.ReadPoliciesRequest(run_id=run_id, abandoned=abandoned)
-        while found := list(self._call(self._runs.ReadPolicies, request).policies):
-            all_of_them += found
-            request.after = found[-1].number
-        return all_of_them
+        while page := list(self._call(self._runs.ReadPolicies, request).policies):
+            policies += page
+            request.after = page[-1].number
+        return policies
 
     def allocations(self, run_id: str, first: int = 0) -> list[rs.GroupAllocation]:
-        """What the curriculum decided for the training groups from an ordinal on."""
-        found: list[rs.GroupAllocation] = []
-        while True:  # an answer is bounded; only an empty one says that there are no more
+        """Return the curriculum's decisions for the training groups from an ordinal on."""
+        allocations: list[rs.GroupAllocation] = []
+        while True:  # pages are bounded in size; only an empty one is the last
             request = rs.ReadAllocationsRequest(run_id=run_id, first=first)
-            answer = list(self._call(self._runs.ReadAllocations, request).allocations)
-            if not answer:
-                return found
-            found += answer
-            first = answer[-1].ordinal + 1
+            page = list(self._call(self._runs.ReadAllocations, request).allocations)
+            if not page:
+                return allocations
+            allocations += page
+            first = page[-1].ordinal + 1
 
     def members(self, run_id: str) -> list[rs.Member]:
-        """The rollout nodes of a run."""
+        """Return the rollout nodes of a run."""
         return list(
             self._call(self._runs.ReadMembers, rs.ReadMembersRequest(run_id=run_id)).members
         )
 
     def watch(self, run_id: str) -> Iterator[gw.WatchRunResponse]:
-        """What happens in a run until it is over."""
+        """Yield the events of a run until it is over."""
         yield from self._stream(self._commands().WatchRun, gw.WatchRunRequest(run_id=run_id), None)
 
     def cancel(self, run_id: str, cause: str, pause: bool = False) -> rs.Run:
-        """Ends a run as CANCELLED, or pauses it."""
+        """End a run as CANCELLED, or pause it."""
         request = gw.CancelRunRequest(run_id=run_id, pause=pause, cause=cause)
         run: rs.Run = self._call(self._commands().CancelRun, request).run
         return run
@@ -121,26 +125,30 @@ class Client:
     def remove(
         self, run_id: str, keep: "rs.Kept.ValueType" = rs.KEPT_UNSPECIFIED, begin: bool = False
     ) -> rs.RemoveRunResponse:
-        """Removes a part of a run that is over, or with `begin` only refuses or marks it. Call until it is `done`."""
+        """Remove a part of a run that is over; call until the response is `done`.
+
+        keep: the part that stays
+        begin: only check and mark the run, remove nothing
+        """
         request = rs.RemoveRunRequest(run_id=run_id, keep=keep, begin=begin)
         removed: rs.RemoveRunResponse = self._call(self._runs.RemoveRun, request)
         return removed
 
     def create_token(self, run_id: str, hours: float) -> gw.CreateTokenResponse:
-        """A token with which nodes may join a run."""
+        """Return a token with which nodes may join a run."""
         request = gw.CreateTokenRequest(run_id=run_id, valid_s=int(hours * 3600))
-        made: gw.CreateTokenResponse = self._call(self._commands().CreateToken, request)
-        return made
+        created: gw.CreateTokenResponse = self._call(self._commands().CreateToken, request)
+        return created
 
     # -- trees --
 
     def trees(self, run_id: str = "", limit: int = 50, **more: Any) -> list[ts.TreeSummary]:
-        """Trees in a line each, newest first. `more`: states, purpose, label."""
+        """Return summaries of trees, newest first. `more`: states, purpose, label."""
         request = ts.ListTreesRequest(filter=ts.TreeFilter(run_id=run_id, limit=limit, **more))
         return list(self._call(self._trees.ListTrees, request).trees)
 
     def tree(self, tree_id: bytes, plans: bool = False) -> tree_pb2.Tree:
-        """One tree with its segments, leaves and scores, and with its plans if asked for."""
+        """Return a tree with its segments, leaves and scores, and on request its plans."""
         tree: tree_pb2.Tree = self._call(
             self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=plans)
         ).tree
@@ -149,7 +157,7 @@ class Client:
     def whole_trees(
         self, run_id: str, tree_ids: Sequence[bytes] = (), **more: Any
     ) -> Iterator[tree_pb2.Tree]:
-        """Whole trees, in order of opening."""
+        """Yield whole trees, in order of opening."""
         request = ts.StreamTreesRequest(
             filter=ts.TreeFilter(run_id=run_id, tree_ids=tree_ids, **more)
         )
@@ -157,20 +165,20 @@ class Client:
             yield response.tree
 
     def export(self, run_id: str, **more: Any) -> Iterator[str]:
-        """Trees as JSON lines."""
+        """Yield trees as JSON lines."""
         request = ts.ExportTreesRequest(filter=ts.TreeFilter(run_id=run_id, **more))
         for response in self._stream(self._trees.ExportTrees, request, 600.0):
             yield response.line
 
     def ancestry(self, segment: bytes) -> ts.GetAncestryResponse:
-        """A segment's path from the root, and the scores below it."""
+        """Return the path from the root to a segment, and the scores below it."""
         answer: ts.GetAncestryResponse = self._call(
             self._trees.GetAncestry, ts.GetAncestryRequest(segment=segment)
         )
         return answer
 
     def consumers(self, segment: bytes) -> list[ts.Consumer]:
-        """The batches that used a segment's tree, and the policies they made."""
+        """Return the batches that used a segment's tree, and the policies that they made."""
         return list(
             self._call(
                 self._trees.ListConsumers, ts.ListConsumersRequest(segment=segment)
@@ -178,17 +186,17 @@ class Client:
         )
 
     def stats(self, run_id: str = "") -> dict[str, int]:
-        """Counts by name."""
+        """Return counts by name."""
         return dict(self._call(self._trees.GetStats, ts.GetStatsRequest(run_id=run_id)).counts)
 
     # -- dead letters --
 
     def dead(self, limit: int = 50) -> list[rs.StoredDeadLetter]:
-        """Dead letters, newest first."""
+        """Return dead letters, newest first."""
         return list(self._call(self._runs.ReadDead, rs.ReadDeadRequest(limit=limit)).letters)
 
     def replay_dead(self, number: int) -> None:
-        """Publishes a dead letter's message again."""
+        """Publish the message of a dead letter again."""
         self._call(self._runs.ReplayDead, rs.ReplayDeadRequest(id=number))
 
     # -- calls --

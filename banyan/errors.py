@@ -1,13 +1,13 @@
-"""Every error that Banyan raises on purpose.
+"""Errors that Banyan raises on purpose.
 
 BanyanError
-├── PermanentError      trying again cannot help; say what to change
+├── PermanentError      retrying cannot help; the message says what to change
 │   ├── InvalidInput    a value from a person or a peer is wrong
-│   ├── NotFound        the thing named does not exist
+│   ├── NotFound        the named thing does not exist
 │   ├── Refused         a rule of the protocol forbids it (stale epoch, second use, held-out row)
-│   └── NotReady        asked for something that this version does not do yet
+│   └── NotReady        not implemented in this version
 └── TemporaryError      the same call may succeed after `delay_s`
-    └── DeadlineMissed  a wait ran out; names what it waited for
+    └── DeadlineMissed  a wait timed out; the message names its condition
 """
 
 import traceback
@@ -16,7 +16,7 @@ from banyan.reasons import Reason
 
 
 class BanyanError(Exception):
-    """Root of all errors that carry a message for a person: what was wrong, with the value, and the remedy."""
+    """Root of all errors with a message for a person: the problem, the value, and the remedy."""
 
     reason: str = Reason.INTERNAL
 
@@ -27,37 +27,40 @@ class BanyanError(Exception):
 
 
 class PermanentError(BanyanError):
-    """Trying again cannot help."""
+    """Error that retrying cannot cure."""
 
     reason: str = Reason.PERMANENT
 
 
 class InvalidInput(PermanentError, ValueError):
-    """A value from a person or a peer is wrong."""
+    """Error of a wrong value from a person or a peer."""
 
     reason: str = Reason.INVALID_INPUT
 
 
 class NotFound(PermanentError, LookupError):
-    """The thing named does not exist."""
+    """Error of a name without a thing."""
 
     reason: str = Reason.NOT_FOUND
 
 
 class Refused(PermanentError):
-    """A rule of the protocol forbids it; `reason` says which rule (STALE_EPOCH, ALREADY_USED, HELD_OUT …)."""
+    """Error of a call that a rule of the protocol forbids; `reason` names the rule.
+
+    Examples of reasons are STALE_EPOCH, ALREADY_USED, HELD_OUT.
+    """
 
     reason: str = Reason.REFUSED
 
 
 class NotReady(PermanentError):
-    """This version does not do that yet, and says so instead of pretending."""
+    """Error of a feature that this version does not implement."""
 
     reason: str = Reason.NOT_IMPLEMENTED
 
 
 class TemporaryError(BanyanError):
-    """The same call may succeed after `delay_s` seconds."""
+    """Error of a call that may succeed after `delay_s` seconds."""
 
     reason: str = Reason.TEMPORARY
 
@@ -67,12 +70,13 @@ class TemporaryError(BanyanError):
 
 
 class DeadlineMissed(TemporaryError, TimeoutError):
-    """A wait ran out; the message names what it waited for and for how long."""
+    """Error of a wait that timed out; the message names its condition and its length."""
 
     reason: str = Reason.DEADLINE_MISSED
 
 
 def with_place(error: Exception) -> str:
-    """What somebody else's code raised, and where: `ValueError: no such key (mine.py, line 5)`."""
+    """Return an error of foreign code with its place: `ValueError: no such key (mine.py, line
+    5)`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"

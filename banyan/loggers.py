@@ -1,7 +1,8 @@
-"""Where the metrics of a run go beside the store: loggers by name, and whether a recipe's can be used here.
+"""Destinations of a run's metrics beside the store: loggers by name.
 
-A logger is a dataclass whose fields are its settings: of the entry-point group `banyan.loggers`, or module:attribute.
-It runs in a thread of its own in the learner; nothing waits for it, and nothing that it raises ends a run.
+A logger is a dataclass whose fields are its settings, of the entry-point group `banyan.loggers` or
+module:attribute. It runs in a thread of its own in the learner; nothing waits for it, and no error
+of it ends a run.
 """
 
 import importlib.util
@@ -17,8 +18,14 @@ from banyan.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """What a logger is told of its run. folder: its own, kept with the run. last: newest step that it took, -1 for none;
-    where a learner was killed between taking and noting it, the step before."""
+    """Run that a logger writes about.
+
+    run_id: id of the run
+    recipe: the recipe as plain data
+    folder: the logger's own folder, kept with the run
+    last: newest step that it has logged, -1 for none; the step before it if a learner was killed
+        between logging and recording it
+    """
 
     run_id: str
     recipe: Mapping[str, Any]
@@ -27,23 +34,32 @@ class LoggedRun:
 
 
 class Logger(Protocol):
-    """`PACKAGE`, if it has one: the module that it imports, and what to ask pip for. It may raise anything."""
+    """Logger of a run. It may raise anything.
+
+    `PACKAGE`, if present, is the module that it imports and the requirement for pip.
+    """
 
     def begin(self, run: LoggedRun) -> int:
-        """Goes on with the run's log, or begins it. The newest step that the log holds; `run.last` if it cannot tell."""
+        """Continue the run's log, or begin it.
+
+        Returns the newest step that the log holds, or `run.last` if unknown.
+        """
         ...
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes finite numbers of a step, by name. They are kept once this returns."""
+        """Record finite numbers of a step, by name. They are durable once this returns."""
         ...
 
     def close(self) -> None:
-        """The learner ends; the run may go on under another."""
+        """Close the log. The learner ends; the run may go on under another."""
         ...
 
 
 def built(recipe: Recipe) -> dict[str, Logger]:
-    """The loggers of a recipe by name. Raises InvalidInput for one that is not there, or whose settings are bad."""
+    """Return the loggers of a recipe by name.
+
+    Raises InvalidInput for an unknown one, or bad settings.
+    """
     return {
         n: registry.build("loggers", n, recipe.logging.settings.get(n, {}))
         for n in recipe.logging.loggers
@@ -51,7 +67,7 @@ def built(recipe: Recipe) -> dict[str, Logger]:
 
 
 def check(recipe: Recipe) -> None:
-    """Raises InvalidInput, with what to install, for a logger that cannot be used here."""
+    """Raise InvalidInput, with the package to install, for a logger that cannot be used here."""
     for name, logger in built(recipe).items():
         missing = [
             verb for verb in ("begin", "log", "close") if not callable(getattr(logger, verb, None))
@@ -63,5 +79,6 @@ def check(recipe: Recipe) -> None:
         module, requirement = getattr(logger, "PACKAGE", ("", ""))
         if module and importlib.util.find_spec(module) is None:
             raise InvalidInput(
-                f"logging.loggers: {name} needs {module}, which is not installed here: pip install {requirement}"
+                f"logging.loggers: {name} needs {module}, which is not installed here: pip install "
+                f"{requirement}"
             )

@@ -1,12 +1,13 @@
-"""The order of segments and places in a tree: as a depth-first walk from the root meets their segments. Pure.
+"""Order of segments and places in a tree: that of a depth-first walk from the root.
 
-Segments that follow one parent come by fork, then by ordinal; places in one segment by their end, before all that follows
-it. So whatever holds a tree (rows, messages, segments) says it in the same order, however it arrived.
+Segments that follow one parent come by fork, then by ordinal; places in one segment come by their
+end, before all that follows it. So every holder of a tree (rows, messages, segments) lists it in
+the same order, however it arrived.
 
-Nodes (banyan/view.py) have another: theirs is a pre-order of what segments are cut into, and no such order is this one. Here
-the end of a segment comes before what forks from its middle, and a fork in the middle before one at the end; but in a
-pre-order of nodes what forks at the end is below the end, so it comes with it, before what forks from the middle. Of the
-forks of one segment those further on come first there; all else is as here.
+Nodes (banyan/view.py) have another order: a pre-order of the parts that segments are cut into. Here
+the end of a segment comes before a fork in its middle, and a fork in the middle before one at the
+end. In a pre-order of nodes a fork at the end is below the end and comes with it, before a fork in
+the middle; of the forks of one segment the later ones come first. In all else the two agree.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ Path = tuple[tuple[int, int], ...]
 
 
 class Placed(Protocol):
-    """A segment, a row or a message of one."""
+    """Segment, SQL row of one, or message of one."""
 
     @property
     def id(self) -> bytes: ...
@@ -29,29 +30,34 @@ class Placed(Protocol):
 
 
 def paths(segments: Iterable[Placed]) -> dict[bytes, Path]:
-    """Return each segment's forks and ordinals from the root down: they sort as the walk. Segments come in any order; one
-    whose parent is not among them counts as a root."""
-    held = {segment.id: segment for segment in segments}
-    found: dict[bytes, Path] = {}
-    for segment_id in held:
-        path(segment_id, held, found)
-    return found
+    """Return each segment's forks and ordinals from the root down; they sort as the walk.
+
+    Segments come in any order; one whose parent is missing counts as a root.
+    """
+    by_id = {segment.id: segment for segment in segments}
+    known: dict[bytes, Path] = {}
+    for segment_id in by_id:
+        path(segment_id, by_id, known)
+    return known
 
 
-def path(segment_id: bytes, held: Mapping[bytes, Placed], found: dict[bytes, Path]) -> Path:
-    """Return one segment's. found: those that are known, which gets all above it, so that a tree that grows climbs only what
-    is new."""
+def path(segment_id: bytes, by_id: Mapping[bytes, Placed], known: dict[bytes, Path]) -> Path:
+    """Return the path of one segment.
+
+    known: paths found before; receives all above the segment, so that a growing tree climbs only
+        over new segments
+    """
     climbed: list[Placed] = []
-    above_it = segment_id
-    while above_it in held and above_it not in found:
-        climbed.append(held[above_it])
-        above_it = held[above_it].parent
+    ancestor = segment_id
+    while ancestor in by_id and ancestor not in known:
+        climbed.append(by_id[ancestor])
+        ancestor = by_id[ancestor].parent
     for segment in reversed(climbed):
-        above = found.get(segment.parent)
-        found[segment.id] = () if above is None else (*above, (segment.fork, segment.ordinal))
-    return found[segment_id]
+        above = known.get(segment.parent)
+        known[segment.id] = () if above is None else (*above, (segment.fork, segment.ordinal))
+    return known[segment_id]
 
 
 def at(paths: Mapping[bytes, Path], segment: bytes, end: int) -> tuple[Path, int]:
-    """Return what places sort by; one in a segment that is not there comes with the root's."""
+    """Return the sort key of a place; a place in an unknown segment sorts with the root's."""
     return paths.get(segment, ()), end

@@ -1,15 +1,15 @@
-"""A version of the weights: what a segment was sampled with, a learner publishes and a node loads."""
+"""Version of the weights: recorded with a segment, published by a learner, loaded by a node."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """Numbers for order, digest for identity.
+    """Version of the weights: numbers for order, digest for identity.
 
-    epoch: the learner's epoch, which rises with each learner that takes the run over.
-    step: training steps since the base model.
-    digest: BLAKE3 of the weights as they are published; the base model's has one, too.
+    epoch: the learner's epoch, which rises with each learner that takes the run over
+    step: training steps since the base model
+    digest: BLAKE3 of the published weights; the base model has one, too
     """
 
     epoch: int

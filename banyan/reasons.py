@@ -1,10 +1,10 @@
-"""Reasons that programs act on: of errors, of refused events, and of scores that will never come."""
+"""Reasons that programs act on: of errors, of refused events, and of missing scores."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The machine-readable half of an error or a refusal; its value is its name, on the wire and in the store."""
+    """Machine-readable half of an error or a refusal; its value is its name everywhere."""
 
     # Errors of any call
     INTERNAL = "INTERNAL"  # nobody raised it on purpose

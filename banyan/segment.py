@@ -1,7 +1,7 @@
-"""The segment: a run of tokens that continues a parent, produced by one producer in one go; the unit of storage.
+"""Segments: runs of tokens that continue a parent, produced by one producer in one go.
 
-Its id is BLAKE2b-256 over encoding v1 (PROTOCOL 1), so a tree is a Merkle tree. The encoding is frozen: the golden
-vectors in docs/segment-encoding.md must never change.
+The segment is the unit of storage. Its id is BLAKE2b-256 over encoding v1, so a tree is a Merkle
+tree. The encoding is frozen: the golden vectors in docs/segment-encoding.md must never change.
 """
 
 import enum
@@ -19,22 +19,23 @@ from banyan.policy import PolicyVersion
 from banyan.signals import NOTHING_SAID, Signals, halves
 
 ENCODING_VERSION = 1
-MOST_BIASED, MOST_BIAS = 1024, 100.0  # tokens, and nats: e^-100 is never
+MOST_BIASED = 1024  # tokens
+MOST_BIAS = 100.0  # nats: e^-100 is practically 0
 IntTokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
 class Kind(enum.IntEnum):
-    """What made the tokens. Numbers are those of banyan.v1.SegmentKind."""
+    """Origin of the tokens. Numbers are those of banyan.v1.SegmentKind."""
 
     PROMPT = 1  # the task's prompt; context only
     POLICY = 2  # sampled from the policy; the only kind that is trained on
     TOOL = 3  # output of an environment; loss-masked
-    FORCED = 4  # put there by somebody else than the policy; see Origin
+    FORCED = 4  # not sampled by the policy; see Origin
 
 
 class Origin(enum.IntEnum):
-    """Who forced a FORCED segment; NONE for every other kind."""
+    """Source of a FORCED segment; NONE for every other kind."""
 
     NONE = 0
     BRANCH = 1  # a token that a tree policy chose
@@ -43,9 +44,9 @@ class Origin(enum.IntEnum):
 
 
 class Finish(enum.IntEnum):
-    """Why the segment ended."""
+    """Reason for the end of a segment."""
 
-    BOUNDARY = 1  # its max_new_tokens, and the tree policy decides what follows
+    BOUNDARY = 1  # its max_new_tokens; the tree policy decides what follows
     STOP = 2  # the model's end token or a stop string
     LENGTH = 3  # the path's token budget
     TOOL_CALL = 4
@@ -55,15 +56,24 @@ class Finish(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. temperature 0 is greedy; top_p 1, top_k 0 mean no truncation."""
+    """Parameters of the draw of tokens.
+
+    temperature: divisor of the logits; 0 is greedy
+    top_p: nucleus mass; 1 for no truncation
+    top_k: likeliest tokens kept; 0 for no truncation
+    max_new_tokens: tokens of the segment at most
+    stop: strings that end the path
+    seed: seed of the tree; draws are keyed by it, never by call count
+    bias: (token, number added to its logit), by token
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     max_new_tokens: int = 128
     stop: tuple[str, ...] = ()
-    seed: int = 0  # of the tree; draws are keyed by it, never by call count
-    bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit), by token
+    seed: int = 0
+    bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.bias:
@@ -71,11 +81,14 @@ class Sampling:
 
     @property
     def truncated(self) -> bool:
-        """Whether the distribution drawn from differs from softmax(logits / T)."""
+        """True if the distribution drawn from differs from softmax(logits / T)."""
         return self.top_p < 1.0 or self.top_k > 0 or bool(self.bias)
 
     def encode(self) -> bytes:
-        """Fixed little-endian layout, part of encoding v1; the last field holds later parameters: bias, if any."""
+        """Return the fixed little-endian layout, a part of encoding v1.
+
+        The last field holds parameters that were added later: bias, if any.
+        """
         head = struct.pack(
             "<ffiIQ", self.temperature, self.top_p, self.top_k, self.max_new_tokens, self.seed
         )
@@ -88,7 +101,10 @@ class Sampling:
 
 
 def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
-    """One form for one bias, because ids are digests: ascending tokens, float32 numbers, none of them 0."""
+    """Raise InvalidInput unless the bias has its one form, which ids, as digests, require.
+
+    The form is: ascending tokens, float32 numbers, none of them 0.
+    """
     if len(bias) > MOST_BIASED:
         raise InvalidInput(f"logit bias of {len(bias)} tokens; give at most {MOST_BIASED}")
     tokens = [token for token, _ in bias]
@@ -99,7 +115,8 @@ def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
     for token, added in bias:
         if not 0.0 < abs(added) <= MOST_BIAS or float(np.float32(added)) != added:
             raise InvalidInput(
-                f"logit bias {added} of token {token} must be a float32 in -{MOST_BIAS}..{MOST_BIAS}, not 0"
+                f"logit bias {added} of token {token} must be a float32 in "
+                f"-{MOST_BIAS}..{MOST_BIAS}, not 0"
             )
 
 
@@ -123,16 +140,24 @@ def _frozen(values: Any, dtype: Any, what: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """One run of tokens of a tree. Fields from `producer` on are not part of the identity.
+    """Run of tokens of a tree. Fields from `policy_epoch` on are not part of the identity.
 
-    tokens_T: token ids. logprobs_T: behaviour log-probs, log softmax(logits / T) over the full vocabulary, one per token
-    (empty for PROMPT and TOOL). sampled_logprobs_T: of the distribution drawn from, only where it differs (else empty).
-    fork: how many of the parent's tokens it continues. entropies_T: nats, of the untempered distribution, in half floats,
-    or empty. signals: what else a plan asked for.
+    tree_id: id of the tree
+    parent: id of the segment above; empty for the root
+    fork: number of the parent's tokens that it continues
+    ordinal: number among the continuations of the same fork
+    tokens_T: token ids
+    logprobs_T: behaviour log-probs, log softmax(logits / T) over the full vocabulary, one per token
+        (empty for PROMPT and TOOL)
+    sampled_logprobs_T: log-probs of the distribution drawn from, only where it differs (else empty)
+    policy: digest of the weights that sampled it
+    cached_tokens: tokens of the prefix that the engine did not prefill again
+    entropies_T: nats, of the untempered distribution, in half floats, or empty
+    signals: other signals that a plan requested
     """
 
     tree_id: bytes
-    parent: bytes  # segment id; empty for the root
+    parent: bytes
     fork: int
     ordinal: int
     kind: Kind
@@ -140,7 +165,7 @@ class Segment:
     logprobs_T: Floats = field(default_factory=lambda: _NOTHING)
     sampled_logprobs_T: Floats = field(default_factory=lambda: _NOTHING)
     origin: Origin = Origin.NONE
-    policy: bytes = b""  # digest of the weights that sampled it
+    policy: bytes = b""
     sampling: Sampling = Sampling()
     finish: Finish = Finish.BOUNDARY
     # -- not hashed --
@@ -148,7 +173,7 @@ class Segment:
     policy_step: int = 0
     producer: str = ""
     text: str = ""
-    cached_tokens: int = 0  # of the prefix, that the engine did not prefill again
+    cached_tokens: int = 0
     entropies_T: Floats = field(default_factory=lambda: _NOTHING)
     signals: Signals = NOTHING_SAID
 
@@ -174,7 +199,8 @@ class Segment:
         ):
             if len(values) not in (0, len(self.tokens_T)):
                 raise InvalidInput(
-                    f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one per token"
+                    f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one "
+                    "per token"
                 )
         if self.kind is Kind.POLICY and len(self.logprobs_T) != len(self.tokens_T):
             raise InvalidInput("a POLICY segment needs a behaviour log-prob for each of its tokens")
@@ -184,11 +210,15 @@ class Segment:
 
     @property
     def policy_version(self) -> PolicyVersion:
-        """The version of the weights that sampled it."""
+        """Version of the weights that sampled it."""
         return PolicyVersion(self.policy_epoch, self.policy_step, self.policy)
 
     def encode(self) -> bytes:
-        """Encoding v1: version, tree, parent, fork, ordinal, kind, origin, tokens, log-probs, policy, sampling, finish."""
+        """Return encoding v1.
+
+        Its fields are version, tree, parent, fork, ordinal, kind, origin, tokens, log-probs,
+        policy, sampling and finish.
+        """
         return b"".join(
             (
                 struct.pack("<B", ENCODING_VERSION),

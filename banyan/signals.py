@@ -1,8 +1,9 @@
-"""What an engine says of each token beside its log-prob and entropy, where a plan asked for it. Not part of any identity.
+"""Signals: an engine's numbers for each token beside log-prob and entropy, at a plan's request.
 
-All is of the untempered distribution, so that it does not depend on how the token was drawn. Values are half floats from
-the start: a plan sees equal numbers before and after a crash. The head's score is a number like any other: a plan never
-sees the state that it was read from.
+They are part of no identity. All are of the untempered distribution, so that they do not depend on
+how the token was drawn. Values are half floats from the start: a plan sees equal numbers before and
+after a crash. The head's score is a number like any other: a plan never sees the state that it was
+read from.
 """
 
 from collections.abc import Sequence
@@ -21,9 +22,14 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Signals that a plan wants. top: likeliest tokens with their log-probs. semantic: likeliest tokens that F runs over.
-    head: the score of the policy's learned head. entropy: those of the segment (`entropies_T`), which engines say unasked,
-    where they can."""
+    """Signals that a plan requests.
+
+    top: number of likeliest tokens to record with their log-probs
+    semantic: number of likeliest tokens that F runs over
+    head: whether to record the score of the policy's learned head
+    entropy: whether the segment's `entropies_T` are needed, which engines record unasked if they
+        can
+    """
 
     top: int = 0
     semantic: int = 0
@@ -34,7 +40,8 @@ class Wanted:
         for name in ("top", "semantic"):
             if not 0 <= getattr(self, name) <= MOST_TOP:
                 raise InvalidInput(
-                    f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to {MOST_TOP}"
+                    f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to "
+                    f"{MOST_TOP}"
                 )
 
     def __bool__(self) -> bool:
@@ -47,7 +54,7 @@ _NO_FLOATS.flags.writeable = False
 
 
 def halves(values: Any, shape: tuple[int, ...]) -> Floats:
-    """float32 values that half floats can hold exactly."""
+    """Return float32 values that half floats hold exactly."""
     if shape == (-1,) and len(values) == 0:
         return _NO_FLOATS
     array = np.asarray(values, np.float32).astype(np.float16).astype(np.float32).reshape(shape)
@@ -57,14 +64,16 @@ def halves(values: Any, shape: tuple[int, ...]) -> Floats:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Signals:
-    """Signals of T tokens; an array is empty where it was not asked for.
+    """Signals of T tokens; an array is empty where it was not requested.
 
-    top_ids_T_K, top_logprobs_T_K: the K likeliest tokens, likeliest first, and their log-probs.
-    semantic_T: F = Σ_{i≠j} p_i p_j cos(e_i, e_j) over the likeliest tokens' embeddings (ROSE, card 30): above 0 where the
-    alternatives mean the same, below 0 where they are opposed.
-    head_T: p, in 0..1, that the path will be right, by the learned head of the policy that sampled the token, read from the
-    last layer's state that the token was drawn from: it knows all tokens before this one, and not this one. Empty, too,
-    while the policy's head has learned too little to be heard.
+    top_ids_T_K, top_logprobs_T_K: the K likeliest tokens, likeliest first, and their log-probs
+    semantic_T: F = Σ_{i≠j} p_i p_j cos(e_i, e_j) over the likeliest tokens' embeddings (ROSE, Zhao
+        et al. 2026, arXiv 2601.05053): above 0 where the alternatives mean the same, below 0 where
+        they are opposed
+    head_T: p in 0..1 that the path will be right, by the learned head of the policy that sampled
+        the token. It is read from the last layer's state that the token was drawn from, which knows
+        all tokens before this one, and not this one. It is also empty while the policy's head has
+        learned too little.
     """
 
     top_ids_T_K: Ids = field(default_factory=lambda: np.zeros((0, 0), np.int32))
@@ -89,7 +98,7 @@ class Signals:
         return bool(self.top_ids_T_K.size or self.semantic_T.size or self.head_T.size)
 
     def __getitem__(self, tokens: slice) -> "Signals":
-        """Signals of a run of the tokens."""
+        """Return the signals of a run of the tokens."""
         if not self or (tokens.start == 0 and tokens.stop == self._tokens):
             return self
         top = slice(0, 0) if not self.top_ids_T_K.size else tokens
@@ -105,7 +114,7 @@ class Signals:
         return len(self.top_ids_T_K) or len(self.semantic_T) or len(self.head_T)
 
     def check(self, tokens: int) -> None:
-        """Raises InvalidInput unless each signal has a value a token, or none."""
+        """Raise InvalidInput unless each signal has one value per token, or none."""
         counts = len(self.top_ids_T_K), len(self.semantic_T), len(self.head_T)
         for name, count in zip(
             ("likeliest tokens", "semantic values", "scores of a head"), counts, strict=True
@@ -116,11 +125,11 @@ class Signals:
                 )
 
 
-NOTHING_SAID = Signals()  # most segments come without signals: one for all of them
+NOTHING_SAID = Signals()  # shared by all segments without signals, which are most
 
 
 def joined(parts: Sequence[Signals]) -> Signals:
-    """Signals of runs of tokens that follow each other; a signal that one of them lacks is left out."""
+    """Return the signals of consecutive runs of tokens; a signal that one run lacks is left out."""
     if len(parts) == 1:
         return parts[0]
     tops = [p for p in parts if p.top_ids_T_K.size]
@@ -136,7 +145,7 @@ def joined(parts: Sequence[Signals]) -> Signals:
 
 
 def _all_of(values: Sequence[Floats]) -> Floats:
-    """Values of all parts in a row; none where a part has none."""
+    """Return the concatenated values; none if a part has none."""
     return (
         np.concatenate(values)
         if values and all(part.size for part in values)

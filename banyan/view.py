@@ -1,12 +1,13 @@
-"""The TreeView: nodes derived from a tree and its leaves; the unit of credit, packing and display.
+"""View of a tree as nodes: the unit of credit, packing and display.
 
-A node is a maximal run of tokens between forks and ends, so a policy may fork or prune inside a finished segment.
-Tokens beyond every fork and end belong to no node; they are counted as waste.
+A node is a maximal run of tokens between forks and ends, so a policy may fork or prune inside a
+finished segment. Tokens beyond every fork and end belong to no node; they count as waste.
 
-Nodes are in DFS pre-order: all below a node follows it in one run, which packing and attention rely on. Where a segment
-goes on, that comes before what forks from it there. So of the forks of one segment those further on come first, where the
-order of segments and places (banyan/order.py) has them last; that one is no pre-order of nodes, and says why. Else the two
-are one: what forks from one place comes by ordinal, and a segment before all that forks from it.
+Nodes are in DFS pre-order: all nodes below a node follow it in one run, which packing and attention
+rely on. The continuation of a segment comes before the forks from that point. So of the forks of
+one segment the later ones come first, whereas the order of segments and places (banyan/order.py),
+which is no pre-order of nodes, has them last. In all else the two agree: forks from one place come
+by ordinal, and a segment before all forks from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,23 +20,32 @@ from banyan.facts import NO_FACTS, Facts
 from banyan.segment import Floats, IntTokens, Kind, Segment
 from banyan.tree import Leaf, Tree
 
-MOST_REWARD = 1e100  # squares and their sums are still numbers
+MOST_REWARD = 1e100  # squares and their sums stay finite
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """Tokens start..stop of one segment. Sums run over the scored leaves at or below the node."""
+    """Tokens start..stop of one segment. Sums run over the scored leaves at or below the node.
+
+    index: position in the view
+    parent: index of the parent node, -1 for the root
+    depth: forks above it
+    prefix_len: tokens before it on its path
+    children: indices of the child nodes
+    leaf: index of the leaf whose path ends with this node's last token
+    paths: scored leaves at or below
+    """
 
     index: int
     segment: Segment
     start: int
     stop: int
-    parent: int  # node index, -1 for the root
-    depth: int  # forks above it
-    prefix_len: int  # tokens before it on its path
+    parent: int
+    depth: int
+    prefix_len: int
     children: list[int] = field(default_factory=list)
-    leaf: int | None = None  # leaf index, when a path ends with this node's last token
-    paths: int = 0  # scored leaves at or below
+    leaf: int | None = None
+    paths: int = 0
     reward_sum: float = 0.0
     reward_sq_sum: float = 0.0
 
@@ -44,12 +54,12 @@ class Node:
 
     @property
     def trained(self) -> bool:
-        """Whether the learner takes a loss on these tokens: only the policy's own samples."""
+        """True if the learner takes a loss on these tokens: only on the policy's own samples."""
         return self.segment.kind is Kind.POLICY
 
     @property
     def value(self) -> float:
-        """V(n): mean reward of the scored leaves at or below; nan where there is none."""
+        """V(n): mean reward of the scored leaves at or below; nan without any."""
         return self.reward_sum / self.paths if self.paths else float("nan")
 
     @property
@@ -67,9 +77,11 @@ class Node:
 class TreeView:
     """Nodes of one tree in DFS pre-order, with each leaf's path.
 
-    rewards: leaf → value; a leaf that is missing or None is unscorable: it keeps its nodes as context but counts in no
-    statistic. `leaves_L`, `rewards_L` (nan where unscorable) are in the given order of leaves. facts: what else is known; a
-    node ends where a place has a reward of its own.
+    `leaves_L` and `rewards_L` (nan where unscorable) are in the given order of leaves.
+
+    rewards: leaf → value; a leaf that is missing or None is unscorable: it keeps its nodes as
+        context but counts in no statistic
+    facts: other facts of the tree; a node ends where a place has a reward of its own
     """
 
     def __init__(
@@ -90,7 +102,8 @@ class TreeView:
         self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
         if (large := np.abs(self.rewards_L) > MOST_REWARD).any():
             raise InvalidInput(
-                f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it down"
+                f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it "
+                "down"
             )
         self.nodes: list[Node] = []
         self.leaf_node_L: list[int] = [-1] * len(self.leaves_L)
@@ -100,14 +113,15 @@ class TreeView:
     # -- construction --
 
     def _cuts(self) -> dict[bytes, set[int]]:
-        """Per segment that a leaf's path uses: the positions where a node ends."""
+        """Return the positions where a node ends, for each segment on a leaf's path."""
         cuts: dict[bytes, set[int]] = {}
         for leaf in self.leaves_L:
             if leaf.segment not in self.tree.segments or not 0 <= leaf.end <= len(
                 self.tree.segments[leaf.segment]
             ):
                 raise InvalidInput(
-                    f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree {self.tree.tree_id.hex()[:12]}"
+                    f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree "
+                    f"{self.tree.tree_id.hex()[:12]}"
                 )
             for segment, end in self.tree.pieces(leaf.segment, leaf.end):
                 cuts.setdefault(segment.id, set()).add(end)
@@ -121,9 +135,8 @@ class TreeView:
         cuts = self._cuts()
         cuts.setdefault(self.tree.root.id, {len(self.tree.root)})
         self._ends: dict[tuple[bytes, int], int] = {}
-        stack: list[tuple[Segment, int, int]] = [
-            (self.tree.root, 0, -1)
-        ]  # segment, from token, parent node
+        # Segment, first token, parent node.
+        stack: list[tuple[Segment, int, int]] = [(self.tree.root, 0, -1)]
         while stack:
             segment, start, parent = stack.pop()
             stop = min((c for c in cuts[segment.id] if c > start), default=start)
@@ -142,8 +155,12 @@ class TreeView:
         span: tuple[int, int],
         nodes: tuple[int, int],
     ) -> list[tuple[Segment, int, int]]:
-        """List the successors of tokens start..stop of a segment, which made nodes[1] below nodes[0]: the rest of the
-        segment, forks at stop, and at last forks before the first token, as those are not below these tokens."""
+        """Return the successors of tokens start..stop of a segment, which made nodes[1] below
+        nodes[0].
+
+        These are the rest of the segment, forks at stop, and at last forks before the first token,
+        as those are not below these tokens.
+        """
         (start, stop), (parent, node) = span, nodes
         used = [child for child in self.tree.children.get(segment.id, ()) if child.id in cuts]
         rest = [(segment, stop, node)] if any(c > stop for c in cuts[segment.id]) else []
@@ -159,7 +176,13 @@ class TreeView:
         above = self.nodes[parent] if parent >= 0 else None
         prefix = above.prefix_len + len(above) if above else 0
         node = Node(
-            len(self.nodes), segment, start, stop, parent, above.depth + 1 if above else 0, prefix
+            index=len(self.nodes),
+            segment=segment,
+            start=start,
+            stop=stop,
+            parent=parent,
+            depth=above.depth + 1 if above else 0,
+            prefix_len=prefix,
         )
         self.nodes.append(node)
         if above:
@@ -168,9 +191,8 @@ class TreeView:
 
     def _end_leaf(self, index: int, leaf: Leaf) -> None:
         segment, end = leaf.segment, leaf.end
-        while (
-            end == 0 and self.tree.segments[segment].parent
-        ):  # an empty piece ends where its parent was forked
+        # The end of an empty piece is the fork in its parent.
+        while end == 0 and self.tree.segments[segment].parent:
             segment, end = self.tree.segments[segment].parent, self.tree.segments[segment].fork
         node = self.nodes[self._ends[(segment, end)]]
         if node.leaf is not None:
@@ -184,12 +206,10 @@ class TreeView:
         for index, reward in enumerate(self.rewards_L):
             if np.isfinite(reward):
                 node = self.nodes[self.leaf_node_L[index]]
-                node.paths, node.reward_sum, node.reward_sq_sum = (
-                    1,
-                    float(reward),
-                    float(reward) ** 2,
-                )
-        for node in reversed(self.nodes):  # pre-order reversed: children before parents
+                node.paths = 1
+                node.reward_sum = float(reward)
+                node.reward_sq_sum = float(reward) ** 2
+        for node in reversed(self.nodes):  # children before parents
             if node.parent >= 0:
                 above = self.nodes[node.parent]
                 above.paths += node.paths
@@ -199,7 +219,7 @@ class TreeView:
     # -- reading --
 
     def path(self, leaf: int) -> list[int]:
-        """Node indices from the root to the leaf's last node."""
+        """Return the node indices from the root to the leaf's last node."""
         nodes: list[int] = []
         at = self.leaf_node_L[leaf]
         while at >= 0:
@@ -214,17 +234,17 @@ class TreeView:
 
     @property
     def unique_tokens(self) -> int:
-        """Tokens of all nodes: what a packed forward pass computes."""
+        """Number of tokens of all nodes: the work of a packed forward pass."""
         return sum(len(node) for node in self.nodes)
 
     @property
     def path_tokens(self) -> int:
-        """Tokens of all leaves' paths: what a flat forward pass would compute."""
+        """Number of tokens of all leaves' paths: the work of a flat forward pass."""
         return sum(
             len(self.nodes[i]) for leaf in range(len(self.leaves_L)) for i in self.path(leaf)
         )
 
     @property
     def wasted_tokens(self) -> int:
-        """Tokens that were stored but lie beyond every fork and end."""
+        """Number of stored tokens that lie beyond every fork and end."""
         return sum(len(s) for s in self.tree) - self.unique_tokens

@@ -1,1 +1,4 @@
-"""Speed, measured: each bench is a ratio to a named rival in one run on the same machine, the median of several."""
+"""Speed, measured: each bench is a ratio to a named rival on the same machine.
+
+Both are measured in one run, and the ratio is the median of several.
+"""

@@ -28,7 +28,7 @@ ONLY_WITH_CUDA = ("gpu",)
 
 
 def main() -> None:
-    """All benches that need no vLLM, or those that are named."""
+    """Run the named benches, by default all that need no vLLM."""
     torch_environment.settle(os.environ)
     wanted = sys.argv[1:] or NAMES
     known = (*NAMES, *LONG, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)

@@ -1,7 +1,8 @@
-"""The torch engine against transformers' `generate` on the repeated batch: what sharing prompts saves, and where.
+"""The torch engine against transformers' `generate` on the repeated batch: the saving by sharing.
 
-Both sample at temperature 1 without truncation from the same bfloat16 weights with the same threads; no end token stops a
-branch, so that both make the same number of tokens. Runs alternate, and medians are compared.
+Both sample at temperature 1 without truncation from the same bfloat16 weights with the same
+threads; no end token stops a branch, so that both make the same number of tokens. Runs alternate,
+and medians are compared.
 """
 
 import os
@@ -26,7 +27,7 @@ CURVE_PROMPTS, CURVE_BRANCHES, CURVE_NEW = (64, 256, 1024, 2048), (2, 8, 32), 16
 
 
 def run() -> Result:
-    """The cases with a bar, then the curve."""
+    """Measure the cases with a bar, then the curve."""
     result = Result("branches")
     rivals = Rivals()
     rivals.ratio(1, 8, 2, 2, 1)  # warm
@@ -36,14 +37,21 @@ def run() -> Result:
         tokens = prompts * branches * new
         result.add(f"{what}: engine", tokens / ours, "tok/s")
         result.add(f"{what}: generate", tokens / theirs, "tok/s")
-        result.add(f"{what}: ratio", theirs / ours, "x", f"bar: at least {bar}" + (" MISSED" if theirs / ours < bar else ""))
+        result.add(
+            f"{what}: ratio",
+            theirs / ours,
+            "x",
+            f"bar: at least {bar}" + (" MISSED" if theirs / ours < bar else ""),
+        )
         result.add(f"{what}: ratio of processor time", processor, "x")
     for length in CURVE_PROMPTS if CURVE_RUNS else ():
         for branches in CURVE_BRANCHES:
             ours, theirs, _ = rivals.ratio(1, length, branches, CURVE_NEW, CURVE_RUNS)
             result.add(f"curve: 1 x {length} x {branches} x {CURVE_NEW}: ratio", theirs / ours, "x")
     runs = f"median of {RUNS} alternating runs ({CURVE_RUNS} in the curve)"
-    result.notes.append(f"{rivals.threads} threads, bfloat16, {runs}, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"{rivals.threads} threads, bfloat16, {runs}, load {os.getloadavg()[0]:.1f} at the end"
+    )
     return result
 
 
@@ -67,13 +75,22 @@ class Rivals:
         self._tokenizer.eos = frozenset()
         self._seed = 0
 
-    def ratio(self, prompts: int, length: int, branches: int, new: int, times: int) -> tuple[float, float, float]:
-        """Median seconds of the engine and of `generate`, and the ratio of their processor time, which other processes on
-        the machine disturb less."""
+    def ratio(
+        self, prompts: int, length: int, branches: int, new: int, times: int
+    ) -> tuple[float, float, float]:
+        """Return median seconds of the engine and of `generate`, and the ratio of their processor
+        time.
+
+        Other processes on the machine disturb the processor time less.
+        """
         ours, theirs = [], []
         for _ in range(times):
             self._seed += 1
-            ids = np.random.default_rng(self._seed).integers(1000, 40_000, (prompts, length)).astype(np.int32)
+            ids = (
+                np.random.default_rng(self._seed)
+                .integers(1000, 40_000, (prompts, length))
+                .astype(np.int32)
+            )
             ours.append(_seconds(lambda p=ids: self.engine(p, branches, new)))  # type: ignore[misc]
             theirs.append(_seconds(lambda p=ids: self.generate(p, branches, new)))  # type: ignore[misc]
         wall = [median([seconds for seconds, _ in runs]) for runs in (ours, theirs)]
@@ -81,7 +98,7 @@ class Rivals:
         return wall[0], wall[1], processor[1] / processor[0]
 
     def engine(self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int) -> None:
-        """Our engine, from nothing cached."""
+        """Run our engine, with nothing cached."""
         from banyan.policy import PolicyVersion
         from banyan.segment import Sampling
         from services.rollout.engines.port import Request
@@ -94,19 +111,27 @@ class Rivals:
                 engine.submit(Request((p, b), prefix, 1000 * p + b, Sampling(max_new_tokens=new)))
         ended = 0
         while engine.busy:
-            ended += sum(len(one.tokens_T) for one in engine.step())
+            ended += sum(len(sampled.tokens_T) for sampled in engine.step())
         assert ended == len(ids_P_T) * branches * new
 
-    def generate(self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int) -> None:
-        """transformers, every branch with its own prompt."""
+    def generate(
+        self, ids_P_T: np.ndarray[Any, np.dtype[np.int32]], branches: int, new: int
+    ) -> None:
+        """Run transformers, with each branch on its own prompt."""
         import torch
 
         ids = torch.from_numpy(np.repeat(ids_P_T.astype(np.int64), branches, 0))
         with torch.inference_mode():
             out = self._plain.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-                max_new_tokens=new, pad_token_id=0,
-            )  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=new,
+                pad_token_id=0,
+            )
         assert out.shape == (len(ids), ids.shape[1] + new)
 
 
@@ -116,7 +141,7 @@ def _folder(models: Any) -> Path:
 
 
 def _seconds(do: Callable[[], None]) -> tuple[float, float]:
-    """By the clock, and of the processor."""
+    """Return seconds by the clock, and of the processor."""
     begun, used = time.perf_counter(), time.process_time()
     do()
     return time.perf_counter() - begun, time.process_time() - used

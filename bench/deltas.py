@@ -1,8 +1,8 @@
-"""What a training step changes in the weights that go out, and what that takes on the wire.
+"""Size of a training step's changes in the published weights, and its transfer.
 
-Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a smaller one; versions as
-the learner hands them out. Sizes are of all changes of a version, by ways to write them down; the first way is what is sent
-(services/chassis/weights/delta.py).
+Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a
+smaller one; versions are as the learner publishes them. Sizes are of all changes of a version, in
+several encodings; the first one is what is sent (services/chassis/weights/delta.py).
 """
 
 import os
@@ -30,7 +30,7 @@ RATES = ("2e-5", "1e-6")
 
 @dataclass
 class Step:
-    """One version against the one before."""
+    """Version against the one before."""
 
     words: int
     changed: int
@@ -41,21 +41,37 @@ class Step:
 
 
 def run() -> Result:
-    """Both learning rates."""
+    """Measure both learning rates."""
     result = Result("deltas")
     for rate in RATES:
         steps = list(_steps(rate))
-        later = steps[1:]  # Adam's first step moves every weight by the whole learning rate
+        later = steps[1:]  # Adam's first step moves each weight by the whole learning rate
         for name, part in (("the first step", steps[:1]), ("later steps", later)):
             mid = f"learning rate {rate}, {name}"
-            result.add(f"{mid}: words that changed", 100 * median([s.changed / s.words for s in part]), "%")
-            result.add(f"{mid}: sent, of the whole", 100 * median([s.sent / s.words / 2 for s in part]), "%")
-            result.add(f"{mid}: sent for a word that changed", median([s.sent / max(1, s.changed) for s in part]), "bytes")
+            result.add(
+                f"{mid}: words that changed", 100 * median([s.changed / s.words for s in part]), "%"
+            )
+            result.add(
+                f"{mid}: sent, of the whole",
+                100 * median([s.sent / s.words / 2 for s in part]),
+                "%",
+            )
+            result.add(
+                f"{mid}: sent for a word that changed",
+                median([s.sent / max(1, s.changed) for s in part]),
+                "bytes",
+            )
         for name in later[0].others:
-            result.add(f"  the same as {name}", 100 * median([s.others[name] / s.words / 2 for s in later]), "%")
+            result.add(
+                f"  the same as {name}",
+                100 * median([s.others[name] / s.words / 2 for s in later]),
+                "%",
+            )
         result.add(f"learning rate {rate}: to encode", median([s.encode_s for s in steps]), "s")
         result.add(f"learning rate {rate}: to apply", median([s.apply_s for s in steps]), "s")
-    result.notes.append(f"{STEPS} steps each, medians; a whole version has {2 * steps[0].words / 1e6:.0f} MB")
+    result.notes.append(
+        f"{STEPS} steps each, medians; a whole version has {2 * steps[0].words / 1e6:.0f} MB"
+    )
     result.notes.append(f"load {os.getloadavg()[0]:.1f} at the end")
     return result
 
@@ -94,13 +110,15 @@ def _compare(before: tuple[WeightManifest, Words], after: tuple[WeightManifest, 
 
 
 def _others(new_W: Words, old_W: Words) -> dict[str, int]:
-    """Bytes of other ways to write the changes down."""
+    """Return the bytes of other encodings of the changes."""
     at_C = np.flatnonzero(new_W != old_W)
     words = words_of(new_W[at_C].tobytes())
     bitmap = np.packbits(new_W != old_W)
     return {
         "32-bit places and words": 6 * len(at_C),
-        "32-bit places and words, deflated": len(zlib.compress(at_C.astype("<u4").tobytes() + words.tobytes(), 1)),
+        "32-bit places and words, deflated": len(
+            zlib.compress(at_C.astype("<u4").tobytes() + words.tobytes(), 1)
+        ),
         "a bitmap and words": bitmap.nbytes + words.nbytes,
         "a bitmap and words, deflated": len(zlib.compress(bitmap.tobytes() + words.tobytes(), 1)),
     }

@@ -1,7 +1,7 @@
-"""What a CUDA device gives: the torch engine in bfloat16, and training on packed trees through FlexAttention.
+"""Speed on a CUDA device: the torch engine in bfloat16, and training through FlexAttention.
 
-Written without a CUDA device at hand and never run on one: until somebody has, it says nothing of speed. It refuses to
-start without a device.
+Training is on packed trees. The bench was written without a CUDA device at hand and has not been
+run on one: until then it says nothing of speed. It refuses to start without a device.
 """
 
 import sys
@@ -15,21 +15,29 @@ from bench.harness.table import Result, median
 from bench.rivals.flattened import Rivals, Shape, kept, model
 
 MODEL = "SmolLM2-135M-Instruct"
-PROMPTS, LENGTH, BRANCHES, NEW = 8, 512, 16, 64
+PROMPTS = 8
+LENGTH = 512
+BRANCHES = 16
+NEW = 64
 TREES = (Shape(512, 16, 64), Shape(1024, 32, 128), Shape(128, 2, 64, depth=5))
 RUNS = 5
 
 
 def run() -> Result:
-    """Tokens a second of the engine; seconds and speed-up of packed trees."""
+    """Measure tokens a second of the engine; seconds and speed-up of packed trees."""
     if not torch.cuda.is_available():
-        sys.exit("bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with PyTorch for CUDA")
+        sys.exit(
+            "bench gpu: PyTorch sees no CUDA device here; run it on a machine that has one, with "
+            "PyTorch for CUDA"
+        )
     result, device = Result("gpu"), torch.device("cuda")
     result.add(f"engine: {PROMPTS} x {LENGTH} x {BRANCHES} x {NEW}", _engine(device), "tok/s")
     trained = model().to(device)  # type: ignore[arg-type]
     for shape in TREES:
         _training(result, Rivals(trained, shape))
-    result.notes.append(f"{torch.cuda.get_device_name()}, bfloat16, medians of {RUNS} runs after one that compiles")
+    result.notes.append(
+        f"{torch.cuda.get_device_name()}, bfloat16, medians of {RUNS} runs after one that compiles"
+    )
     return result
 
 
@@ -50,7 +58,9 @@ def _engine(device: torch.device) -> float:
 
     def once() -> None:
         engine = TorchEngine(forward, tokenizer, Limits(), PolicyVersion(0, 0, b""))
-        ids_P_T = np.random.default_rng(0).integers(1000, 40_000, (PROMPTS, LENGTH)).astype(np.int32)
+        ids_P_T = (
+            np.random.default_rng(0).integers(1000, 40_000, (PROMPTS, LENGTH)).astype(np.int32)
+        )
         for p, prefix in enumerate(ids_P_T):
             for b in range(BRANCHES):
                 engine.submit(Request((p, b), prefix, 1000 * p + b, Sampling(max_new_tokens=NEW)))
@@ -66,18 +76,20 @@ def _training(result: Result, rivals: Rivals) -> None:
     result.add(f"{shape}: packed through FlexAttention, forward and backward", ours, "s")
     result.add(f"{shape}: flattened / packed", theirs / ours, "x")
     result.add(f"{shape}: bound by the cost model", rivals.bound, "x")
-    result.add(f"{shape}: kept for the backward pass", kept(rivals.model, rivals.packed) / 2**30, "GiB")
+    result.add(
+        f"{shape}: kept for the backward pass", kept(rivals.model, rivals.packed) / 2**30, "GiB"
+    )
     rivals.forget()
 
 
 def _seconds(do: Callable[[], None]) -> float:
-    """The median, the device's work in it; the first run compiles."""
+    """Return the median, with the device's work in it; the first run compiles."""
     do()
-    found = []
+    seconds = []
     for _ in range(RUNS):
         torch.cuda.synchronize()
         begun = time.perf_counter()
         do()
         torch.cuda.synchronize()
-        found.append(time.perf_counter() - begun)
-    return median(found)
+        seconds.append(time.perf_counter() - begun)
+    return median(seconds)

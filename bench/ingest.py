@@ -1,4 +1,7 @@
-"""Lineage ingest: segments a second through broker, treestore and database, next to a raw bulk insert of the same rows."""
+"""Lineage ingest: segments a second through broker, treestore and database.
+
+The rival is a raw bulk insert of the same rows.
+"""
 
 import asyncio
 import sqlite3
@@ -27,23 +30,34 @@ from services.treestore.service import running
 from services.treestore.storage.settings import Settings
 from tests.treestore.postgres import running as running_postgres
 
-TREES, BRANCHES, TOKENS, RUNS = 64, 64, 32, 3
+TREES = 64
+BRANCHES = 64
+TOKENS = 32
+RUNS = 3
 RUN = "ingest-00000000"
 
 
 def run() -> Result:
-    """Median of several fresh stores on each database; every commit reaches the disk."""
+    """Return the median of several fresh stores on each database; every commit reaches the disk."""
     result = Result("ingest")
     sqlite, postgres = _Rates(), _Rates()
     with running_postgres(durable=True) as server:
         for _ in range(RUNS):
             with tempfile.TemporaryDirectory() as folder:
-                sqlite.note(asyncio.run(_through(Path(folder), "")), _raw_sqlite(Path(folder) / "raw.sqlite"))
+                sqlite.note(
+                    asyncio.run(_through(Path(folder), "")),
+                    _raw_sqlite(Path(folder) / "raw.sqlite"),
+                )
                 address = server.fresh()
-                postgres.note(asyncio.run(_through(Path(folder) / "pg", address)), _raw_postgres(server.fresh()))
+                postgres.note(
+                    asyncio.run(_through(Path(folder) / "pg", address)),
+                    _raw_postgres(server.fresh()),
+                )
     sqlite.report(result, "SQLite (synchronous FULL)")
     postgres.report(result, "PostgreSQL (fsync on)")
-    result.notes.append(f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} alternating runs, medians")
+    result.notes.append(
+        f"{TREES} trees x {BRANCHES} segments x {TOKENS} tokens, {RUNS} alternating runs, medians"
+    )
     return result
 
 
@@ -55,13 +69,15 @@ class _Rates:
         self.raw: list[float] = []
 
     def note(self, through: float, raw: float) -> None:
-        """Takes a run's figures."""
+        """Record a run's figures."""
         self.through.append(through)
         self.raw.append(raw)
 
     def report(self, result: Result, where: str) -> None:
-        """Adds the medians."""
-        result.add(f"{where}: through broker, treestore and database", median(self.through), "seg/s")
+        """Add the medians."""
+        result.add(
+            f"{where}: through broker, treestore and database", median(self.through), "seg/s"
+        )
         result.add(f"{where}: raw executemany, one transaction", median(self.raw), "seg/s")
         ratios = [b / a for a, b in zip(self.through, self.raw, strict=True)]
         result.add(f"{where}: raw / through", median(ratios), "x")
@@ -72,17 +88,40 @@ def _spec(number: int) -> tree_pb2.TreeSpec:
     digest = row_digest(row)
     group = f"{RUN}/train/{number}"
     return tree_pb2.TreeSpec(
-        run_id=RUN, tree_id=tree_id(RUN, group, digest, 0), group_id=group, group_ordinal=number, group_size=1,
-        purpose=tree_pb2.TREE_PURPOSE_TRAIN, row_digest=digest, row_json=canonical(row).decode(), messages_json="[]",
-        scorers=["number"], generate_json="{}", score_deadline_ms=600_000, max_claims=5,
-    )  # fmt: skip
+        run_id=RUN,
+        tree_id=tree_id(RUN, group, digest, 0),
+        group_id=group,
+        group_ordinal=number,
+        group_size=1,
+        purpose=tree_pb2.TREE_PURPOSE_TRAIN,
+        row_digest=digest,
+        row_json=canonical(row).decode(),
+        messages_json="[]",
+        scorers=["number"],
+        generate_json="{}",
+        score_deadline_ms=600_000,
+        max_claims=5,
+    )
 
 
 def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
     root = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(40, dtype=np.int32))
     tokens, logprobs = np.arange(TOKENS, dtype=np.int32), -np.ones(TOKENS, np.float32)
-    more = {"policy": b"p" * 32, "sampling": Sampling(max_new_tokens=TOKENS)}
-    branches = [Segment(spec.tree_id, root.id, 40, n, Kind.POLICY, tokens, logprobs, **more) for n in range(BRANCHES)]  # type: ignore[arg-type]
+    sampling = Sampling(max_new_tokens=TOKENS)
+    branches = [
+        Segment(
+            tree_id=spec.tree_id,
+            parent=root.id,
+            fork=40,
+            ordinal=ordinal,
+            kind=Kind.POLICY,
+            tokens_T=tokens,
+            logprobs_T=logprobs,
+            policy=b"p" * 32,
+            sampling=sampling,
+        )
+        for ordinal in range(BRANCHES)
+    ]
     return [root, *branches]
 
 
@@ -92,7 +131,9 @@ async def _through(folder: Path, database: str) -> float:
     process = nats_server.start(config, folder / "nats.log")
     try:
         nats_server.await_listening(address, process, folder / "nats.log")
-        settings = Settings(nats=f"nats://{address}", listen="127.0.0.1:0", state=folder, database=database)
+        settings = Settings(
+            nats=f"nats://{address}", listen="127.0.0.1:0", state=folder, database=database
+        )
         async with running(settings) as (server, _), rpc.channel(server.address) as channel:
             bus = await Bus.connect(f"nats://{address}", "bench")
             try:
@@ -105,25 +146,35 @@ async def _through(folder: Path, database: str) -> float:
 
 
 async def _publish(bus: Bus, channel: Any) -> float:
-    runs, trees = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
-    epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0)).epoch
+    runs, store = rs_grpc.RunStoreServiceStub(channel), ts_grpc.TreeStoreServiceStub(channel)
+    epoch = (
+        await rpc.call(
+            runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="b"), 10.0, 10.0
+        )
+    ).epoch
     run_row = rs.Run(run_id=RUN, recipe_json="{}", state=rs.RUN_STATE_TRAINING)
     await rpc.call(runs.PutRun, rs.PutRunRequest(run=run_row, request_id="b", gateway_epoch=epoch))
     specs = [_spec(n) for n in range(TREES)]
-    made = [(spec, _segments(spec)) for spec in specs]
+    trees = [(spec, _segments(spec)) for spec in specs]
     for spec in specs:
-        opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)])
+        opened = events_pb2.TreesOpened(
+            trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=epoch)]
+        )
         await bus.publish(subjects.lineage(RUN, "opened"), opened, f"o{spec.group_ordinal}")
-    epochs = [await _claim(trees, spec) for spec in specs]
+    epochs = [await _claim(store, spec) for spec in specs]
     begun = time.perf_counter()
-    for (spec, segments), claim in zip(made, epochs, strict=True):
-        grown = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments]
+    for (spec, segments), claim in zip(trees, epochs, strict=True):
+        grown = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=claim) for s in segments
+        ]
         message = events_pb2.SegmentsGrown(run_id=RUN, node_id="n", segments=grown)
         await bus.publish(subjects.lineage(RUN, "segment"), message, f"s{spec.group_ordinal}")
-    for (spec, segments), claim in zip(made, epochs, strict=True):
+    for (spec, segments), claim in zip(trees, epochs, strict=True):
         ids = [s.id for s in segments]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000)
-        answer = await rpc.call(trees.AwaitIngested, wait, 70.0)
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=claim, segment_ids=ids, deadline_ms=60_000
+        )
+        answer = await rpc.call(store.AwaitIngested, wait, 70.0)
         if answer.missing:
             raise RuntimeError(f"{len(answer.missing)} segments are missing")
     return TREES * (BRANCHES + 1) / (time.perf_counter() - begun)
@@ -133,7 +184,9 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
     end = time.monotonic() + 30
     while time.monotonic() < end:
         try:
-            answer = await rpc.call(trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n", ticket=1))
+            answer = await rpc.call(
+                trees.ClaimTree, ts.ClaimTreeRequest(tree_id=spec.tree_id, node_id="n", ticket=1)
+            )
             return int(answer.epoch)
         except LookupError:
             await asyncio.sleep(0.01)  # opened, but not ingested yet
@@ -141,23 +194,34 @@ async def _claim(trees: ts_grpc.TreeStoreServiceStub, spec: tree_pb2.TreeSpec) -
 
 
 def _rows() -> list[tuple[object, ...]]:
-    """The same bytes for one table of the same columns."""
+    """Return the same bytes as rows of one table of the same columns."""
     return [
-        (s.id, s.tree_id, s.parent, s.fork, s.ordinal, int(s.kind), s.tokens_T.tobytes(), s.logprobs_T.tobytes(), s.policy,
-         s.sampling.encode(), int(s.finish))
+        (
+            s.id,
+            s.tree_id,
+            s.parent,
+            s.fork,
+            s.ordinal,
+            int(s.kind),
+            s.tokens_T.tobytes(),
+            s.logprobs_T.tobytes(),
+            s.policy,
+            s.sampling.encode(),
+            int(s.finish),
+        )
         for number in range(TREES)
         for s in _segments(_spec(number))
-    ]  # fmt: skip
+    ]
 
 
 _COLUMNS = (
-    "id {b} unique, tree {b}, parent {b}, fork int, ordinal int, kind int, tokens {b}, logprobs {b}, policy {b},"
-    " sampling {b}, finish int"
+    "id {b} unique, tree {b}, parent {b}, fork int, ordinal int, kind int, tokens {b}, logprobs "
+    "{b}, policy {b}, sampling {b}, finish int"
 )
 
 
 def _raw_sqlite(path: Path) -> float:
-    """By the standard library."""
+    """Insert by the standard library."""
     rows = _rows()
     database = sqlite3.connect(path)
     database.execute("pragma journal_mode=wal")
@@ -172,10 +236,11 @@ def _raw_sqlite(path: Path) -> float:
 
 
 def _raw_postgres(address: str) -> float:
-    """By psycopg, which pipelines it."""
+    """Insert by psycopg, which pipelines it."""
     rows = _rows()
     with psycopg.connect(address) as database:
-        database.execute(f"create table segments (n bigserial primary key, {_COLUMNS.format(b='bytea')})".encode())
+        columns = _COLUMNS.format(b="bytea")
+        database.execute(f"create table segments (n bigserial primary key, {columns})".encode())
         database.commit()
         begun = time.perf_counter()
         with database.cursor() as cursor:

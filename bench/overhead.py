@@ -1,7 +1,8 @@
-"""What the services cost: steps through all five processes against the same functions called in one process.
+"""Cost of the services: steps through all five processes against the same functions in one.
 
-Step by step in turn: when a policy is published the services stand still, the one process takes its step, and the services
-go on (bench/harness/beside.py). What they had left to do beside their next step they still do beside it.
+They alternate step by step: when a policy is published the services stand still, the one process
+takes its step, and the services go on (bench/harness/beside.py). Unfinished work of the services
+still runs beside their next step.
 """
 
 import asyncio
@@ -36,8 +37,9 @@ from services.supervisor.supervisor import Supervisor
 from tests.faults.harness import tiny_model
 
 STEPS, TURNS = 14, 6
-WARM = 5  # first steps that do not count: batches grow, and memory touched for the first time costs up to a second
-TOKEN_S = 0.14  # as the quick start's
+# First steps that do not count: batches grow, and first touches of memory cost up to a second.
+WARM = 5
+TOKEN_S = 0.14  # the quick start's
 _POLICY_S = 300.0
 _LOADED = re.compile(r"policy step (\d+) \(epoch \d+\) loaded in ([\d.]+) s")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
@@ -46,28 +48,34 @@ _SET = [f"budget.steps={STEPS}", "eval.samples=0", "eval.max_rows=2", "determini
 
 @dataclass
 class Through:
-    """A run through the services: its policies, with the store's time of each, and where the time went."""
+    """Run through the services: its policies, with the store's time of each, and its stages."""
 
     policies: list[rs.StoredPolicy] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
-    stood: list[float] = field(default_factory=list)  # seconds of each step in which the services stood still
-    loads: list[float] = field(default_factory=list)  # seconds of each step in which the node took its policy
+    stood: list[float] = field(
+        default_factory=list
+    )  # seconds of each step in which the services were stopped
+    loads: list[float] = field(
+        default_factory=list
+    )  # seconds of each step in which the node loaded its policy
 
     @property
     def steps(self) -> list[float]:
         """Seconds from policy to policy, without the steps that warm up."""
         at = [p.stored_unix_ms / 1000 for p in self.policies]
         stood = self.stood or [0.0] * len(at)
-        return [b - a - still for (a, b), still in zip(itertools.pairwise(at), stood, strict=False)][WARM:]
+        return [
+            b - a - still for (a, b), still in zip(itertools.pairwise(at), stood, strict=False)
+        ][WARM:]
 
     def measured(self, name: str) -> list[float]:
-        """A measure of the learner, without the steps that warm up."""
+        """Return a measure of the learner, without the steps that warm up."""
         return [p.published.metrics[name] for p in self.policies[WARM + 1 :]]
 
 
 @dataclass
 class Turn:
-    """A run each way, of the same work."""
+    """Run each way, of the same work."""
 
     through: Through
     alone: Alone
@@ -79,18 +87,23 @@ class Turn:
 
     @property
     def handed(self) -> list[float]:
-        """Seconds of the hand-over of the weights: the learner's writing of them, the node's verifying and loading."""
+        """Seconds of the hand-over of the weights: the learner's writing, the node's check and
+        load."""
         wrote, read = self.through.measured("publish_seconds"), self.through.loads[WARM:]
         return [a + b for a, b in zip(wrote, read, strict=True)]
 
     def overhead(self, bare: bool) -> float:
-        """Percent of one process, over all steps. bare: without the hand-over."""
+        """Return the overhead in percent of one process, over all steps. bare: without the
+        hand-over."""
         spent = sum(self.through.steps) - (sum(self.handed) if bare else 0.0)
         return 100 * (spent / sum(self.steps) - 1)
 
 
 def run() -> Result:
-    """The quick start, and a scripted engine that takes as long for a token with a model that trains in no time."""
+    """Measure the quick start, and a scripted engine that takes as long for a token.
+
+    The second has a model that trains in no time.
+    """
     result = Result("overhead")
     _compare(result, "quick start", load(RECIPE, _SET))
     with tempfile.TemporaryDirectory() as folder:
@@ -101,21 +114,32 @@ def run() -> Result:
 
 
 def _compare(result: Result, name: str, recipe: Recipe) -> None:
-    """Short deterministic runs each way, step by step in turn: the same trees, batches and policies, bit for bit."""
+    """Alternate short deterministic runs each way: equal trees, batches and policies, bit for
+    bit."""
     turns = []
     for number in range(TURNS):
         turns.append(asyncio.run(turn(recipe)))
         whole, bare = (turns[-1].overhead(bare=bare) for bare in (False, True))
-        print(f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % without", flush=True)
+        print(
+            f"  {name}, turn {number + 1}: {whole:.1f} % with the weight hand-over, {bare:.1f} % "
+            "without",
+            flush=True,
+        )
     _report(result, name, turns)
     policies = [p for t in turns for p in zip(t.alone.digests, t.through.policies[1:], strict=True)]
     same = sum(digest == stored.published.policy.digest for digest, stored in policies)
-    result.notes.append(f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x {STEPS - WARM} steps")
-    result.notes.append(f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit")
+    result.notes.append(
+        f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x "
+        f"{STEPS - WARM} steps"
+    )
+    result.notes.append(
+        f"{name}: {same} of {len(policies)} policies are the same both ways, bit for bit"
+    )
 
 
 async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
-    """A run through the embedded system, and its steps in one process, each after the policy that it begins with."""
+    """Run the embedded system, and its steps in one process, each after the policy that it
+    begins with."""
     async with AsyncExitStack() as stack:
         started = await stack.enter_async_context(_started(recipe))
         beside = stack.enter_context(Beside(recipe, started.run_id))
@@ -124,19 +148,25 @@ async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
         async with asyncio.timeout(deadline_s):
             for number in range(STEPS):
                 await started.policy(number)
-                with stopped([child.pid for child in started.supervisor.children.values() if child.running]) as still:
+                with stopped(
+                    [child.pid for child in started.supervisor.children.values() if child.running]
+                ) as still:
                     alone = await beside.step(number)
                 through.stood.append(still.seconds)
             await started.read(through)
-        through.loads = _loads(started.supervisor.fleet.state.log(f"rollout-{started.run_id}-0"), through.stood)
+        through.loads = _loads(
+            started.supervisor.fleet.state.log(f"rollout-{started.run_id}-0"), through.stood
+        )
     assert alone is not None
     first = through.stages[STAGES[0]]
-    through.stages[STAGES[0]] = [spent - still for spent, still in zip(first, through.stood[1:], strict=True)]
+    through.stages[STAGES[0]] = [
+        spent - still for spent, still in zip(first, through.stood[1:], strict=True)
+    ]
     return Turn(through, alone)
 
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
-    """A run through the embedded system."""
+    """Run the embedded system."""
     async with asyncio.timeout(deadline_s), _started(recipe) as started:
         through = Through()
         await started.read(through)
@@ -153,21 +183,25 @@ class _Started:
     run_id: str
 
     async def policy(self, step: int) -> None:
-        """Waits until a policy is published."""
-        seen = -1
-        while seen < step:
+        """Wait until a policy is published."""
+        newest = -1
+        while newest < step:
             message = await self.published.next_msg(timeout=_POLICY_S)
-            seen = events_pb2.PolicyPublished.FromString(message.data).policy.step
+            newest = events_pb2.PolicyPublished.FromString(message.data).policy.step
 
     async def read(self, through: Through) -> None:
-        """Waits for the run's end, and reads what it took."""
+        """Wait for the run's end, and read its times."""
         while True:
-            seen = await rpc.call(self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 20.0)
-            if seen.run.state in OVER:
+            response = await rpc.call(
+                self.gateway.GetRun, gw.GetRunRequest(run_id=self.run_id), 20.0, 20.0
+            )
+            if response.run.state in OVER:
                 break
-            await asyncio.sleep(5.0)  # a look goes through three processes: it would take part in what is measured
-        if seen.run.state != rs.RUN_STATE_SUCCEEDED:
-            raise RuntimeError(f"{self.run_id} failed: {seen.run.cause}")
+            await asyncio.sleep(
+                5.0
+            )  # a look goes through three processes: it would take part in what is measured
+        if response.run.state != rs.RUN_STATE_SUCCEEDED:
+            raise RuntimeError(f"{self.run_id} failed: {response.run.cause}")
         answer = await rpc.call(self.store.ReadPolicies, rs.ReadPoliciesRequest(run_id=self.run_id))
         through.policies = list(answer.policies)
         through.stages = stages(self.folder / "store.sqlite", self.run_id)
@@ -179,37 +213,65 @@ async def _started(recipe: Recipe) -> AsyncIterator[_Started]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         supervisor = await stack.enter_async_context(embedded(folder))
         state = supervisor.fleet.state
-        channels = [rpc.channel(state.address(name), secret=state.secret) for name in ("gateway", "treestore")]
+        channels = [
+            rpc.channel(state.address(name), secret=state.secret)
+            for name in ("gateway", "treestore")
+        ]
         channel, store = [await stack.enter_async_context(channel) for channel in channels]
         gateway: Any = gw_grpc.GatewayServiceStub(channel)
         creds = str(state.path / "nats" / "services.creds")
         bus = await Bus.connect(f"nats://{state.address('nats')}", "bench", creds=creds)
         stack.push_async_callback(bus.close)
         published = await bus.client.subscribe(subjects.train("*", "policy"))
-        create = gw.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex)
+        create = gw.CreateRunRequest(
+            recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex
+        )
         run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id
-        yield _Started(supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id)
+        yield _Started(
+            supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id
+        )
 
 
 def _loads(log: Path, stood: Sequence[float]) -> list[float]:
-    """Seconds for which the node took the policy of each step, as its log says; not those in which it stood still."""
-    said = {int(step): float(spent) for step, spent in _LOADED.findall(log.read_text())}
-    return [said[step] - (still if said[step] > still else 0.0) for step, still in enumerate(stood)]
+    """Return seconds in which the node loaded the policy of each step, by its log.
+
+    Seconds in which it stood still do not count.
+    """
+    loaded = {int(step): float(spent) for step, spent in _LOADED.findall(log.read_text())}
+    return [
+        loaded[step] - (still if loaded[step] > still else 0.0) for step, still in enumerate(stood)
+    ]
 
 
 def _report(result: Result, name: str, turns: Sequence[Turn]) -> None:
     whole, bare = ([turn.overhead(bare=bare) for turn in turns] for bare in (False, True))
     result.add(f"{name}: overhead with the weight hand-over", median(whole), "%", "bar: at most 15")
     result.add(f"{name}: overhead without it", median(bare), "%", "bar: at most 5")
-    result.add(f"{name}: least and most of a turn, without it", min(bare), "%", f"to {max(bare):.1f}")
-    result.add(f"{name}: through the services, a step", mean(x for t in turns for x in t.through.steps), "s")
+    result.add(
+        f"{name}: least and most of a turn, without it", min(bare), "%", f"to {max(bare):.1f}"
+    )
+    result.add(
+        f"{name}: through the services, a step",
+        mean(x for t in turns for x in t.through.steps),
+        "s",
+    )
     result.add(f"{name}: in one process, a step", mean(x for t in turns for x in t.steps), "s")
     for stage in STAGES:
         spent = mean(x for t in turns for x in t.through.stages[stage][WARM - 1 :])
         result.add(f"{name}, services: {stage}", spent, "s")
-    for what, metric in (("training", "train_seconds"), ("the learner's hand-over", "publish_seconds")):
-        result.add(f"{name}, services: of it {what}", mean(x for t in turns for x in t.through.measured(metric)), "s")
-    for where, loads in (("", [t.through.loads for t in turns]), (", alone", [t.alone.loads for t in turns])):
+    for what, metric in (
+        ("training", "train_seconds"),
+        ("the learner's hand-over", "publish_seconds"),
+    ):
+        result.add(
+            f"{name}, services: of it {what}",
+            mean(x for t in turns for x in t.through.measured(metric)),
+            "s",
+        )
+    for where, loads in (
+        ("", [t.through.loads for t in turns]),
+        (", alone", [t.alone.loads for t in turns]),
+    ):
         seconds = mean(x for turn in loads for x in turn[WARM:])
         result.add(f"{name}: the node's verifying and loading of a policy{where}", seconds, "s")
     for what in ("sample", "score", "study", "train", "refresh"):

@@ -1,13 +1,15 @@
-"""Training on packed trees against their flattened paths: how many times faster, beside what a cost model bounds it by.
+"""Training on packed trees against their flattened paths: the speed-up beside its bound.
 
-Random weights of SmolLM2-135M's shape in bfloat16. Both take log-probs only where the loss needs them; the flattened paths
-go through transformers' own attention, as many at once as is fastest of those tried. Both sides are timed alike: the median
-of as many runs, in turn, each after one that is not timed. The optimizer is apart.
+The bound is by a cost model. Random weights of SmolLM2-135M's shape in bfloat16. Both take
+log-probs only where the loss needs them; the flattened paths go through transformers' own
+attention, in the fastest tried batch. Both sides are timed alike: the median of as many runs, in
+turn, each after one that is not timed. The optimizer is measured apart.
 """
 
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -24,14 +26,19 @@ CURVE = {
     "flat": (Shape(192, 4, 64), Shape(384, 8, 64), Shape(512, 16, 32), Shape(512, 32, 16)),
     "deep": (Shape(64, 2, 32, depth=4), Shape(128, 2, 16, depth=6)),
 }
-LEAST, SHARE, WIDTHS = 4.5, 0.85, (1, 4, 8)  # paths at once: flattened ones are slower by 16
+LEAST = 4.5
+SHARE = 0.85
+WIDTHS = (1, 4, 8)  # paths at once: flattened ones are slower by 16
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
-PARTS = os.environ.get("BENCH_PARTS", "bar,flat,deep,step").split(",")  # a part at a time where runs must be short
-FLAT_TOKENS = 2304  # of the curve's flattened paths so many are timed, and the rest is reckoned: all are equal
+PARTS = os.environ.get("BENCH_PARTS", "bar,flat,deep,step").split(
+    ","
+)  # a part at a time where runs must be short
+# Tokens of the curve's flattened paths that are timed; the rest is extrapolated: all are equal.
+FLAT_TOKENS = 2304
 
 
 def run() -> Result:
-    """The bar, the curve, and what estimating and packing take of a step."""
+    """Measure the bar, the curve, and the shares of estimating and packing in a step."""
     settle(None)
     result, trained = Result("packing"), model()
     if "bar" in PARTS:
@@ -40,14 +47,19 @@ def run() -> Result:
         _curve(result, Rivals(trained, shape))
     if "step" in PARTS:
         _step(result)
-    threads = f"{torch.get_num_threads()} threads, bfloat16, load {os.getloadavg()[0]:.1f} at the end"
-    result.notes.append(f"prompt x branches x new tokens; medians of {RUNS} alternating runs on both sides; {threads}")
+    threads = (
+        f"{torch.get_num_threads()} threads, bfloat16, load {os.getloadavg()[0]:.1f} at the end"
+    )
+    result.notes.append(
+        f"prompt x branches x new tokens; medians of {RUNS} alternating runs on both sides; "
+        f"{threads}"
+    )
     return result
 
 
 def _bar(result: Result, rivals: Rivals) -> None:
     rivals.packed()
-    tried = {width: _seconds(lambda width=width: rivals.flattened(width, max(WIDTHS))) for width in WIDTHS}  # type: ignore[misc]
+    tried = {width: _seconds(partial(rivals.flattened, width, max(WIDTHS))) for width in WIDTHS}
     width = min(tried, key=lambda width: tried[width])
     ours, theirs = in_turn(rivals.packed, lambda: rivals.flattened(width))
     rivals.forget()
@@ -57,7 +69,9 @@ def _bar(result: Result, rivals: Rivals) -> None:
     memory = kept(rivals.model, rivals.packed), kept(rivals.model, lambda: rivals.flattened(1, 1))
     rivals.forget()
     result.add(f"{BAR}: kept for the backward pass, packed", memory[0] / 2**30, "GiB")
-    result.add(f"{BAR}: the same, flattened, all paths at once", memory[1] * BAR.leaves / 2**30, "GiB")
+    result.add(
+        f"{BAR}: the same, flattened, all paths at once", memory[1] * BAR.leaves / 2**30, "GiB"
+    )
 
 
 def _curve(result: Result, rivals: Rivals) -> None:
@@ -71,20 +85,29 @@ def _curve(result: Result, rivals: Rivals) -> None:
 def _ratio(result: Result, rivals: Rivals, ratio: float, least: float = 0.0) -> None:
     shape, share = rivals.shape, ratio / rivals.bound
     bar = f"bar: at least {least}" + (" MISSED" if ratio < least else "") if least else ""
-    result.add(f"{shape}: tokens flattened / packed", shape.leaves * shape.length / shape.unique, "x")
+    result.add(
+        f"{shape}: tokens flattened / packed", shape.leaves * shape.length / shape.unique, "x"
+    )
     result.add(f"{shape}: bound by the cost model", rivals.bound, "x")
     result.add(f"{shape}: flattened / packed, forward and backward", ratio, "x", bar)
     missed = " MISSED" if share < SHARE else ""
-    result.add(f"{shape}: share of the bound", 100 * share, "%", f"bar: at least {100 * SHARE:.0f}{missed}")
+    result.add(
+        f"{shape}: share of the bound", 100 * share, "%", f"bar: at least {100 * SHARE:.0f}{missed}"
+    )
 
 
 def _step(result: Result) -> None:
-    """512 leaves in the quick start's shape, of which estimating and packing take the largest share."""
+    """Measure 512 leaves in the quick start's shape, where estimating and packing weigh most."""
     shape, settings = Shape(45, 8, 8), Optimise()
     groups = []
     for number in range(512 // shape.leaves):
         grown, leaves = tree(shape, number)
-        groups.append((str(number), [ScoredTree(grown, leaves, {leaf: float(i % 2) for i, leaf in enumerate(leaves)})]))
+        groups.append(
+            (
+                str(number),
+                [ScoredTree(grown, leaves, {leaf: float(i % 2) for i, leaf in enumerate(leaves)})],
+            )
+        )
     estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
 
     def prepared() -> Lesson:
@@ -100,11 +123,18 @@ def _step(result: Result) -> None:
     result.add("512 leaves: estimating and packing", first, "s")
     result.add("512 leaves: the optimizer step, forward and backward in it", whole, "s")
     result.add("512 leaves: AdamW and the copy of the weights alone", optimizer, "s")
-    result.add("512 leaves: share of estimating and packing", share, "%", "bar: below 2" + (" MISSED" if share >= 2 else ""))
+    result.add(
+        "512 leaves: share of estimating and packing",
+        share,
+        "%",
+        "bar: below 2" + (" MISSED" if share >= 2 else ""),
+    )
 
 
-def in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[list[float], list[float]]:
-    """Seconds of RUNS runs of either side, alternating."""
+def in_turn(
+    ours: Callable[[], object], theirs: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Return seconds of RUNS runs of either side, alternating."""
     turns = [(_settled(ours), _settled(theirs)) for _ in range(RUNS)]
     return [own for own, _ in turns], [his for _, his in turns]
 
@@ -114,7 +144,8 @@ def _range(seconds: list[float]) -> str:
 
 
 def _settled(do: Callable[[], object]) -> float:
-    """The second of two runs: the first takes the memory that the other way left, page by page."""
+    """Return the second of two runs: the first takes over memory of the other side, page by
+    page."""
     do()
     return _seconds(do)
 

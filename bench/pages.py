@@ -1,9 +1,9 @@
-"""The tables of docs/benchmarks, written from bench/results/<bench>/*.json.
+"""Tables of docs/benchmarks, written from bench/results/<bench>/*.json.
 
-`python -m bench.pages` writes each table between its markers, `<!-- table: packing -->` and
-`<!-- /table -->`. The name is the bench's for its `recorded.json`, `packing/attention` for
-`attention.json` beside it, `missed` and `overview` for what the overview shows of all benches.
-`python -m bench.pages --keep packing` first makes the last run of a bench its recorded figures.
+`python -m bench.pages` writes each table between its markers, `<!-- table: packing -->` and `<!--
+/table -->`. The name is the bench's for its `recorded.json`, `packing/attention` for
+`attention.json` beside it, `missed` and `overview` for the tables of the overview. `python -m
+bench.pages --keep packing` first makes the last run of a bench its recorded figures.
 """
 
 import argparse
@@ -36,8 +36,8 @@ _MET = {True: "yes", False: "**no**", None: "–"}
 
 def tables(folder: Path = FIGURES) -> dict[str, Table]:
     """Read the recorded tables by name, in the order of the benches."""
-    found = [path for path in folder.glob("*/*.json") if path.name not in OF_RUNS]
-    return {_name(path): read(path) for path in sorted(found, key=_place)}
+    files = [path for path in folder.glob("*/*.json") if path.name not in OF_RUNS]
+    return {_name(path): read(path) for path in sorted(files, key=_place)}
 
 
 def rewritten(text: str, known: Mapping[str, Table], homes: Mapping[str, str]) -> str:
@@ -48,8 +48,8 @@ def rewritten(text: str, known: Mapping[str, Table], homes: Mapping[str, str]) -
     Raises KeyError for a marker of a table that is not recorded.
     """
 
-    def block(found: re.Match[str]) -> str:
-        return "".join((found[1], "\n", _shown(found[2], known, homes), "\n\n", found[3]))
+    def block(match: re.Match[str]) -> str:
+        return "".join((match[1], "\n", _shown(match[2], known, homes), "\n\n", match[3]))
 
     return _BLOCK.sub(block, text)
 
@@ -57,13 +57,13 @@ def rewritten(text: str, known: Mapping[str, Table], homes: Mapping[str, str]) -
 def homes(folder: Path = PAGES) -> dict[str, str]:
     """Find the page that shows each table."""
     pages = sorted(folder.glob("*.md"))
-    return {found[2]: page.name for page in pages for found in _BLOCK.finditer(page.read_text())}
+    return {match[2]: page.name for page in pages for match in _BLOCK.finditer(page.read_text())}
 
 
 def keep(name: str, results: Path = RESULTS, figures: Path = FIGURES) -> list[str]:
     """Make the last run of a bench its recorded figures; return its other tables, which stay.
 
-    Raises RuntimeError where the run is not of one commit that can be named.
+    Raises RuntimeError unless the run is of one commit that can be named.
     """
     latest = read(results / name / LATEST)
     if not re.fullmatch(r"[0-9a-f]{40}", latest.commit):
@@ -111,7 +111,7 @@ def _shown(name: str, known: Mapping[str, Table], pages: Mapping[str, str]) -> s
 
 
 def _table(table: Table) -> str:
-    """Write a table, how it was measured, and its notes."""
+    """Write a table, its conditions, and its notes."""
     about = [table.machine, table.date, table.commit and f"commit {_short(table.commit)}"]
     parts = [f"**{table.title}**"]
     if table.rows:

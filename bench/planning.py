@@ -1,4 +1,4 @@
-"""What planning costs: CPU time of growers for trees of many leaves, beside the time that sampling them takes."""
+"""Cost of planning: CPU time of growers for trees of many leaves, beside the sampling time."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from services.rollout.growth.planner import planner
 from services.rollout.growth.spec import GrowSpec
 
 TIMES, LEAVES, TREES = 3, 256, 4
-TOKENS_PER_S = 500.0  # of the torch engine on two cores: what the share of planning is measured against
+TOKENS_PER_S = 500.0  # of the torch engine on two cores: the base of the share of planning
 _BASE = {
     "name": "planning",
     "model": "none",
@@ -47,7 +47,7 @@ CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
 
 @dataclass
 class Spent:
-    """CPU seconds in the grower (planning, segments, the log of plans) and in the tree policy alone; what came of it."""
+    """CPU seconds in the grower (planning, segments, log of plans) and in the tree policy alone."""
 
     growing: float = 0.0
     policy: float = 0.0
@@ -59,45 +59,56 @@ class Spent:
 
 @dataclass
 class _Timed:
-    """A tree policy, or a planner of it, with a stopwatch."""
+    """Tree policy, or a planner of it, with a stopwatch."""
 
     inner: Any
     spent: Spent
 
-    def plan(self, *given: Any) -> Any:
-        return self._timed(self.inner.plan, *given)
+    def plan(self, *arguments: Any) -> Any:
+        return self._timed(self.inner.plan, *arguments)
 
-    def planner(self, *given: Any) -> "_Timed":
-        return _Timed(self._timed(partial(planner, self.inner), *given), self.spent)
+    def planner(self, *arguments: Any) -> "_Timed":
+        return _Timed(self._timed(partial(planner, self.inner), *arguments), self.spent)
 
-    def _timed(self, work: Callable[..., Any], *given: Any) -> Any:
+    def _timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
         begun = time.thread_time()
-        made = work(*given)
+        result = work(*arguments)
         self.spent.policy += time.thread_time() - begun
-        return made
+        return result
 
 
 def run() -> Result:
-    """Each policy on trees of 256 leaves."""
+    """Measure each policy on trees of 256 leaves."""
     result = Result("planning")
     for name, settings, tokens in CASES:
         if name not in registry.names("generate"):
             continue
-        found = [grown(name, settings, tokens) for _ in range(TIMES)]
-        share = median([100 * s.policy * TOKENS_PER_S / s.tokens for s in found])
-        result.add(f"{name}: planning, of the time to sample {found[0].leaves // TREES} leaves", share, "%", "bar: below 1")
-        plans = median([s.expansions / s.policy for s in found])
-        result.add(f"{name}: expansions planned, plans alone", plans, "1/s", "bar: at least 10,000 for one planner")
-        rate = median([s.expansions / s.growing for s in found])
+        spent = [grown(name, settings, tokens) for _ in range(TIMES)]
+        share = median([100 * s.policy * TOKENS_PER_S / s.tokens for s in spent])
+        result.add(
+            f"{name}: planning, of the time to sample {spent[0].leaves // TREES} leaves",
+            share,
+            "%",
+            "bar: below 1",
+        )
+        plans = median([s.expansions / s.policy for s in spent])
+        result.add(
+            f"{name}: expansions planned, plans alone",
+            plans,
+            "1/s",
+            "bar: at least 10,000 for one planner",
+        )
+        rate = median([s.expansions / s.growing for s in spent])
         result.add(f"{name}: expansions through one grower, all its work", rate, "1/s")
     result.notes.append(
-        f"sampling is taken to make {TOKENS_PER_S:.0f} tokens a second; medians of {TIMES} runs of {TREES} trees"
+        f"sampling is taken to make {TOKENS_PER_S:.0f} tokens a second; medians of {TIMES} runs of "
+        f"{TREES} trees"
     )
     return result
 
 
 def grown(policy: str, settings: dict[str, Any], tokens: int) -> Spent:
-    """Grows some trees side by side on the scripted engine, whose branches end anywhere."""
+    """Grow some trees side by side on the scripted engine, whose branches end anywhere."""
     generate = {"policy": policy, "settings": settings, "max_new_tokens": tokens}
     recipe = resolve({**_BASE, "generate": generate})
     spent, engine = Spent(), build(_SCRIPT, PolicyVersion(0, 0, b"bench"), 512)
@@ -111,8 +122,8 @@ def grown(policy: str, settings: dict[str, Any], tokens: int) -> Spent:
             spent.tokens += len(sampled.tokens_T)
             tree_id, _, _ = cast(tuple[bytes, int, Branch], sampled.key)
             ended.setdefault(int.from_bytes(tree_id, "little"), []).append(sampled)
-        for index, some in ended.items():
-            _act(index, _timed(spent, partial(growers[index].ended, some)), engine, spent)
+        for index, segments in ended.items():
+            _act(index, _timed(spent, partial(growers[index].ended, segments)), engine, spent)
     spent.whole, spent.leaves = time.thread_time() - begun, sum(len(g.leaves) for g in growers)
     return spent
 

@@ -1,7 +1,8 @@
-"""What learned heads change, on the scripted engine: arrol against random pruning, ets against REBASE at equal width.
+"""Effect of learned heads on the scripted engine.
 
-arrol: of the groups with right and wrong rollouts, those whose survivors are all the one or the other. ets: tokens of the
-nodes that a depth's candidates need, summed over depths, and how many kinds of steps go on at a depth.
+arrol against random pruning: of the groups with right and wrong rollouts, those whose survivors are
+    all the one or the other. ets against REBASE at equal width: tokens of the nodes that a depth's
+    candidates need, summed over depths, and the kinds of steps that go on at a depth.
 """
 
 from collections.abc import Mapping
@@ -26,8 +27,15 @@ _BASE: dict[str, Any] = {
     "task": {"name": "arithmetic"},
     "resources": {"engine": "scripted"},
 }
-# The first letter says whether the path will be right, four times in five: after an `a` it turns to `r`, or else to `w`.
-KINDS = {"": {"a": 0.75, "b": 0.25}, "a": {"r": 0.8, "w": 0.2}, "b": {"r": 0.2, "w": 0.8}, "r": {"r": 1.0}, "w": {"w": 1.0}}
+# The first letter decides whether the path will be right, four times in five: after an `a` it turns
+# to `r`, or else to `w`.
+KINDS = {
+    "": {"a": 0.75, "b": 0.25},
+    "a": {"r": 0.8, "w": 0.2},
+    "b": {"r": 0.2, "w": 0.8},
+    "r": {"r": 1.0},
+    "w": {"w": 1.0},
+}
 TOLD = {"a": 0.8, "b": 0.2, "": 0.5}
 # Steps of a letter, a digit and a full stop; the head likes a's best and c's least.
 STEPS = (
@@ -36,11 +44,15 @@ STEPS = (
     | {f"{letter}{digit}": {".": 1.0} for letter in "ab" for digit in "12"}
     | {f"c{digit}": {".": 0.7, "": 0.3} for digit in "12"}
 )
-LIKED = {f"{letter}{digit}": score for letter, score in (("a", 0.9), ("b", 0.6), ("c", 0.3)) for digit in "12"} | {"": 0.5}
+LIKED = {
+    f"{letter}{digit}": score
+    for letter, score in (("a", 0.9), ("b", 0.6), ("c", 0.3))
+    for digit in "12"
+} | {"": 0.5}
 
 
 def run() -> Result:
-    """Both tables."""
+    """Make both tables."""
     result = Result("pruning")
     without = {name: _without_spread(scores) for name, scores in (("head", TOLD), ("random", {}))}
     for name, share in without.items():
@@ -51,43 +63,63 @@ def run() -> Result:
         ("REBASE", {"lambda_b": 0.0, "lambda_d": 0.0}),
     ):
         memory, kinds = _searched(changed)
-        result.add(f"{name}: unique tokens of the candidates' paths, summed over depths", memory, "tokens")
+        result.add(
+            f"{name}: unique tokens of the candidates' paths, summed over depths", memory, "tokens"
+        )
         result.add(f"{name}: kinds of steps that go on at a depth", kinds, "of 3")
     return result
 
 
-def _grown(policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]) -> Grown:
+def _grown(
+    policy: str, settings: Mapping[str, Any], most: int, index: int, engine: Mapping[str, Any]
+) -> Grown:
     generate = {"policy": policy, "settings": dict(settings), "max_new_tokens": most}
     return grow(resolve({**_BASE, "generate": generate}), index, dict(engine))
 
 
 def _without_spread(scores: Mapping[str, float]) -> float:
-    """Of the groups with right and wrong rollouts, those whose survivors are all the one or the other."""
+    """Return the share of mixed groups whose survivors are all right or all wrong."""
     lost = mixed = 0
     for index in range(TREES):
         engine = {"chain": KINDS, "scores": scores}
-        whole = _ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2, "keep": 1.0}, 8, index, engine))
+        whole = _ends(
+            _grown("arrol", {"width": WIDTH // 2, "detect": 2, "keep": 1.0}, 8, index, engine)
+        )
         if len(whole) == 2:
             mixed += 1
-            lost += len(_ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2}, 8, index, engine))) == 1
+            lost += (
+                len(_ends(_grown("arrol", {"width": WIDTH // 2, "detect": 2}, 8, index, engine)))
+                == 1
+            )
     return lost / mixed
 
 
 def _ends(growth: Grown) -> set[str]:
-    """The last letters of paths of full length: right or wrong."""
+    """Return the last letters of paths of full length: right or wrong."""
     return {segment.text[-1] for segment in growth.tree if segment.fork and len(segment) > 2}
 
 
 def _searched(changed: Mapping[str, Any]) -> tuple[float, float]:
-    settings = {"width": WIDTH, "step": 4, "delimiter": ".", "depth": 8, "temperature": 1.0, **changed}
+    settings = {
+        "width": WIDTH,
+        "step": 4,
+        "delimiter": ".",
+        "depth": 8,
+        "temperature": 1.0,
+        **changed,
+    }
     memory, kinds = [], []
     for index in range(TREES // 8):
         grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
-        search = Search(Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH)
+        search = Search(
+            Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH
+        )
         search.growth.start(search.grow())
         search.growth.plan()
         memory.append(sum(depth.kv_tokens for depth in search.depths))
         for depth in search.depths:
-            going = [n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None]
+            going = [
+                n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None
+            ]
             kinds.append(len({node.run.text[0] for node in going}))
     return float(np.mean(memory)), float(np.mean(kinds))

@@ -1,12 +1,14 @@
-"""A new policy on a busy node: how soon the first segment of it comes, and what the change costs, by cut and by drain.
+"""A new policy on a busy node: the time to its first segment, and its cost, by cut and by drain.
 
-A learner's weight folder, its gRPC server, and a node's refresher on an engine that always runs 32 branches; versions follow
-each other on the same engine, cut and drain in turn. Time counts from when the node hears of a policy (broker and store add
-milliseconds). Segments are of 16 tokens; a branch has up to 64. What a cut branch had is kept: it goes on as a new request.
-In each version as many words moved by one unit as in a step of the quick start (`deltas`): what `nats` sends depends on it.
+A learner's weight folder, its gRPC server, and a node's refresher on an engine that always runs 32
+branches; versions follow each other on the same engine, cut and drain in turn. Time counts from the
+node's notice of a policy (broker and store add milliseconds). Segments are of 16 tokens; a branch
+has up to 64. Tokens of a cut branch are kept: it goes on as a new request. In each version as many
+words moved by one unit as in a step of the quick start (`deltas`): the transfer by `nats` depends
+on it.
 
 `python -m bench refresh` measures the torch engine; in .venv-vllm vLLM, which maps the file in its
-worker, or receives its bytes there (`nccl`, by gloo where there is no accelerator).
+worker, or receives its bytes there (`nccl`, by gloo without an accelerator).
 """
 
 import asyncio
@@ -47,24 +49,36 @@ from services.rollout.weights.delta_fetch import Rebuilder
 from services.rollout.weights.fetch import Weights
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-MOVED = float(os.environ.get("BENCH_MOVED", "0.034"))  # share of the words; of the quick start: bench/deltas.py
+MOVED = float(
+    os.environ.get("BENCH_MOVED", "0.034")
+)  # share of the words that change in a step of the quick start (bench/deltas.py)
 DRAIN_S = 10.0
 
 
 def run() -> Result:
-    """Cut and drain, for weights that lie on this host and weights that are fetched."""
+    """Measure cut and drain, for weights on this host and for fetched weights."""
     engine = "vllm" if find_spec("vllm") else "torch"
     result = Result(f"refresh-{engine}" if engine == "vllm" else "refresh")
     asyncio.run(_measure(engine, result))
-    result.notes.append(f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"engine {engine}, {BRANCHES} branches, medians of {RUNS}, load {os.getloadavg()[0]:.1f} "
+        "at the end"
+    )
     result.notes.append(f"{100 * MOVED:.1f} % of the words move from one version to the next")
     if engine == "torch":
-        result.notes.append("vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its updates")
+        result.notes.append(
+            "vLLM is not installed here: `.venv-vllm/bin/python -m bench refresh` measures its "
+            "updates"
+        )
     return result
 
 
 async def _measure(engine: str, result: Result) -> None:
-    changes = [f"resources.engine={engine}", f"resources.max_branches={BRANCHES}", "resources.kv_tokens=16384"]
+    changes = [
+        f"resources.engine={engine}",
+        f"resources.max_branches={BRANCHES}",
+        "resources.kv_tokens=16384",
+    ]
     recipe = load(RECIPE, changes)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         async with broker() as url, learning(recipe, Path(folder) / "learner", url) as learner:
@@ -72,11 +86,16 @@ async def _measure(engine: str, result: Result) -> None:
             await thread.start()
             try:
                 busy = Busy(thread)
-                for (store, how), found in (await _cells(learner, busy, Path(folder), engine)).items():
+                cells = await _cells(learner, busy, Path(folder), engine)
+                for (store, how), measured in cells.items():
                     for name, says in _SAYS.items():
-                        figure = median([getattr(one, name) for one in found])
-                        result.add(f"{store}, {how}: {says}", figure, "s" if name.endswith("_s") else "tokens")
-                for name, numbers in learner.told.items():
+                        figure = median([getattr(change, name) for change in measured])
+                        result.add(
+                            f"{store}, {how}: {says}",
+                            figure,
+                            "s" if name.endswith("_s") else "tokens",
+                        )
+                for name, numbers in learner.sent.items():
                     unit = "s" if name.endswith("_s") else "MB"
                     result.add(f"nats, the learner: {name}", median(numbers), unit)
             finally:
@@ -91,7 +110,9 @@ _SAYS = {
 }
 
 
-async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) -> dict[tuple[str, str], list[Change]]:
+async def _cells(
+    learner: "Learner", busy: "Busy", folder: Path, engine: str
+) -> dict[tuple[str, str], list[Change]]:
     fetch = WeightClient().fetch
     stores: dict[str, Source] = {
         "file": Weights(folder / "node", fetch),
@@ -102,15 +123,21 @@ async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) ->
         stores["nccl (gloo)"] = CollectiveWeights(
             folder / "handed", HandOverClient("bench", 1).hand_over, 1
         )
-    found: dict[tuple[str, str], list[Change]] = {}
-    await busy.change(learner.publish, stores["nats"], 0.0)  # warms up, and is the whole version that changes build upon
+    cells: dict[tuple[str, str], list[Change]] = {}
+    await busy.change(
+        learner.publish, stores["nats"], 0.0
+    )  # warms up, and is the whole version that differences build upon
     for _ in range(RUNS):
-        for (store, weights), (how, drain_s) in itertools.product(stores.items(), (("cut", 0.0), ("drain", DRAIN_S))):
-            if store == "nats":  # a node that has the version before, as nodes have
+        for (store, weights), (how, drain_s) in itertools.product(
+            stores.items(), (("cut", 0.0), ("drain", DRAIN_S))
+        ):
+            if store == "nats":  # a node that has the version before, the usual case
                 async with weights.held(await learner.publish()):
                     pass
-            found.setdefault((store, how), []).append(await busy.change(learner.publish, weights, drain_s))
-    return found
+            cells.setdefault((store, how), []).append(
+                await busy.change(learner.publish, weights, drain_s)
+            )
+    return cells
 
 
 async def _nobody(published: Published, reason: str) -> None:
@@ -119,7 +146,7 @@ async def _nobody(published: Published, reason: str) -> None:
 
 @contextlib.asynccontextmanager
 async def broker() -> AsyncIterator[str]:
-    """A NATS server of its own, with its files on a disk; its address."""
+    """Start a NATS server with its files on a disk; yield its address."""
     address = f"127.0.0.1:{nats_server.free_port()}"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "nats.log"
@@ -134,7 +161,7 @@ async def broker() -> AsyncIterator[str]:
 
 @dataclass
 class Learner:
-    """Versions of a model that differ, in a weight folder that is served, and in an object store."""
+    """Versions of a model that differ, in a served weight folder, and in an object store."""
 
     tensors: dict[str, Any]
     weights: WeightFolder
@@ -143,16 +170,16 @@ class Learner:
     outlet: ObjectStoreWeights
     address: str = ""
     step: int = 0
-    told: dict[str, list[float]] = field(default_factory=dict)
+    sent: dict[str, list[float]] = field(default_factory=dict)
 
     async def publish(self) -> Published:
-        """Hands the next version out, by every way."""
-        made = await asyncio.to_thread(self._write)
-        told = await self.outlet.put(made)
-        whole = "a whole version" if told["weights_whole"] else "what changed"
-        self.told.setdefault(f"{whole}, sent", []).append(told["weights_sent_bytes"] / 1e6)
-        self.told.setdefault(f"{whole}, in seconds_s", []).append(told["weights_seconds"])
-        return self._published(made)
+        """Publish the next version in every way."""
+        manifest = await asyncio.to_thread(self._write)
+        metrics = await self.outlet.put(manifest)
+        whole = "a whole version" if metrics["weights_whole"] else "what changed"
+        self.sent.setdefault(f"{whole}, sent", []).append(metrics["weights_sent_bytes"] / 1e6)
+        self.sent.setdefault(f"{whole}, in seconds_s", []).append(metrics["weights_seconds"])
+        return self._published(manifest)
 
     def _write(self) -> WeightManifest:
         import torch
@@ -161,18 +188,25 @@ class Learner:
         with torch.no_grad():
             for tensor in self.tensors.values():
                 flat = tensor.view(-1).view(torch.int16)
-                normal = (flat & 0x7FFF) >= 0x80  # a unit beyond 0 is a number that kernels take for 0
+                normal = (
+                    flat & 0x7FFF
+                ) >= 0x80  # a unit beyond 0 is a number that kernels treat as 0
                 flat[(torch.rand(len(flat)) < MOVED) & normal] += 1
-        said = self.canary() if self.canary else None
-        return self.weights.put(self.tensors, 1, self.step, "bfloat16", said)
+        canary = self.canary() if self.canary else None
+        return self.weights.put(self.tensors, 1, self.step, "bfloat16", canary)
 
-    def _published(self, made: WeightManifest) -> Published:
-        return Published(PolicyVersion(1, self.step, made.digest), self.weights.folder.resolve(), self.address, made.bytes)
+    def _published(self, manifest: WeightManifest) -> Published:
+        return Published(
+            PolicyVersion(1, self.step, manifest.digest),
+            self.weights.folder.resolve(),
+            self.address,
+            manifest.bytes,
+        )
 
 
 @contextlib.asynccontextmanager
 async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator[Learner]:
-    """A learner that hands out weights and does nothing else."""
+    """Yield a learner that publishes weights and does nothing else."""
     import torch
 
     from services.learner import server
@@ -180,16 +214,23 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     from services.learner.model import load as model
 
     trained = model.load(models.resolve(recipe.model))
-    held = master_weights.Masters(trained, torch.bfloat16)
+    masters = master_weights.Masters(trained, torch.bfloat16)
     says = (lambda: canary.of(trained, "bfloat16")) if recipe.resources.engine == "vllm" else None
     bus = await Bus.connect(nats_url, "learner")
     bucket = Bucket(bus.client, "weights-bench")
-    learner = Learner(held.computed(), WeightFolder(folder), says, bucket, ObjectStoreWeights(bucket, every=1000))
+    learner = Learner(
+        masters.computed(),
+        WeightFolder(folder),
+        says,
+        bucket,
+        ObjectStoreWeights(bucket, every=1000),
+    )
     servicer: Any = server.LearnerServicer()
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address, servicer.hand_overs = serving.address, HandOverServer(learner.weights, torch.device("cpu"), DRAIN_S)
+    learner.address = serving.address
+    servicer.hand_overs = HandOverServer(learner.weights, torch.device("cpu"), DRAIN_S)
     try:
         yield learner
     finally:

@@ -1,7 +1,8 @@
-"""What tree policies save: sampled tokens against independent samples of as many leaves, on the scripted engine.
+"""Saving by tree policies: sampled tokens against independent samples of as many leaves.
 
-Where the tree that a policy grows can be counted by hand, the closed form stands beside the figure. Independent samples are
-drawn, not derived: a policy that branches below whatever has not ended yet also samples longer paths, and pays for them.
+They run on the scripted engine. Where the tree of a policy can be counted by hand, the closed form
+stands beside the figure. Independent samples are drawn, not derived: a policy that branches below
+all paths that have not ended also samples longer paths, and pays for them.
 """
 
 import itertools
@@ -25,14 +26,17 @@ SHAPED = {"segment": 8, "max_depth": 14, "width": 16}
 
 
 def staged(tokens: float, stages: int = 20) -> Chain:
-    """Paths of about so many tokens: letter after letter, each for a geometric time, then the end."""
+    """Return a chain of paths of about so many tokens.
+
+    Letters follow each other, each for a geometric time, then comes the end.
+    """
     leave, letters = stages / (tokens - 1), string.ascii_letters[:stages]
     pairs = itertools.pairwise((*letters, ""))
     return {"": {"a": 1.0}} | {a: {a: 1 - leave, b: leave} for a, b in pairs}
 
 
 def one_fork(at: int) -> Chain:
-    """One choice of two, at token `at`; all else is sure."""
+    """Return a chain with one choice of two, at token `at`; all else is sure."""
     letters = string.ascii_lowercase
     sure = {a: {b: 1.0} for a, b in itertools.pairwise(letters)} | {
         "z": {"z": 1.0},
@@ -43,7 +47,7 @@ def one_fork(at: int) -> Chain:
 
 @dataclass(frozen=True)
 class Case:
-    """A policy on a chain. closed: the saving by hand; least: the saving that is asked for."""
+    """Policy on a chain. closed: saving by hand; least: required saving."""
 
     what: str
     policy: str
@@ -55,19 +59,19 @@ class Case:
     least: float | None = None
 
     def saving(self) -> float:
-        """1 − sampled tokens / those of as many independent samples."""
+        """Return 1 − sampled tokens / those of as many independent samples."""
         trees = [self._grow(self.policy, self.settings, i) for i in range(self.trees)]
         iid = [self._grow("iid", {"width": tree.leaves}, i) for i, tree in enumerate(trees)]
         return 1 - sum(t.sampled_tokens for t in trees) / sum(t.sampled_tokens for t in iid)
 
     def holds(self, saving: float) -> bool:
-        """Whether it is what the closed form and the bar say."""
+        """Return whether it equals the closed form and reaches the bar."""
         near = self.closed is None or abs(saving - self.closed) <= WITHIN
         return near and (self.least is None or saving >= self.least)
 
     @property
     def bar(self) -> str:
-        """What is asked of it."""
+        """Text of the bar."""
         closed = [] if self.closed is None else [f"closed form {self.closed:.1%}"]
         return ", ".join(closed + ([] if self.least is None else [f"at least {self.least:.0%}"]))
 
@@ -81,19 +85,25 @@ _BASE = {
     "name": "saving",
     "model": "none",
     "task": {"name": "arithmetic"},
-    "resources": {"engine": "scripted"},  # a head that has nothing to say of these chains: as cold
+    "resources": {"engine": "scripted"},  # its head knows nothing of these chains, as a cold one
     "allow_truncated_sampling": True,
 }
 
 
 def binary(depth: int) -> float:
-    """W = 2^depth leaves of a full binary tree: 2^(depth+1) − 2 segments for depth · 2^depth."""
+    """Return the saving of W = 2^depth leaves of a full binary tree.
+
+    It has 2^(depth+1) − 2 segments instead of depth · 2^depth.
+    """
     return float(1 - (2 ** (depth + 1) - 2) / (depth * 2**depth))
 
 
 def shaped(depth: int, width: int = 16, divisor: int = 2) -> float:
-    """Branches of `divisor` until there are `width` paths, which go on alone."""
-    return float(1 - sum(min(width, divisor**level) for level in range(1, depth + 1)) / (depth * width))
+    """Return the saving of branches of `divisor` until there are `width` paths, which go on
+    alone."""
+    return float(
+        1 - sum(min(width, divisor**level) for level in range(1, depth + 1)) / (depth * width)
+    )
 
 
 CASES = (
@@ -105,9 +115,20 @@ CASES = (
         Case(f"{p}: W = 16, 6 of 6 segments", p, {**SHAPED, "max_depth": 6}, 48, closed=shaped(6))
         for p in ("treepo", "treepo-eager")
     ),
-    *(Case(f"{p}: W = 16, 14 of 14 segments", p, SHAPED, 112, closed=shaped(14)) for p in ("treepo", "treepo-eager")),
     *(
-        Case(f"{p}: W = 16, ends after {n} of 14 segments, more or less", p, SHAPED, 112, staged(8 * n), 8, least=bar)
+        Case(f"{p}: W = 16, 14 of 14 segments", p, SHAPED, 112, closed=shaped(14))
+        for p in ("treepo", "treepo-eager")
+    ),
+    *(
+        Case(
+            f"{p}: W = 16, ends after {n} of 14 segments, more or less",
+            p,
+            SHAPED,
+            112,
+            staged(8 * n),
+            8,
+            least=bar,
+        )
         for p in ("treepo", "treepo-eager")
         for n, bar in ((4, BAR), (4.5, BAR), (6, None))
     ),
@@ -130,7 +151,14 @@ CASES = (
         one_fork(12),
         closed=4 / 5 * 12 / 26,
     ),
-    Case("tree-grpo: n = 2, chains of 8 nodes", "tree-grpo", {"node": 1}, 8, trees=768, closed=2 / 3 * 7 / 16),
+    Case(
+        "tree-grpo: n = 2, chains of 8 nodes",
+        "tree-grpo",
+        {"node": 1},
+        8,
+        trees=768,
+        closed=2 / 3 * 7 / 16,
+    ),
     Case(
         "rose: n = 8, ε = ¼, the one fork at token 4 of 8, revisited",
         "rose",
@@ -144,19 +172,33 @@ CASES = (
 
 
 def run() -> Result:
-    """All cases, then each registered policy with the settings of its recipe."""
+    """Measure all cases, then each registered policy with the settings of its recipe."""
     result = Result("saving")
     for case in CASES:
         saving = case.saving()
-        result.add(case.what, 100 * saving, "%", case.bar + ("" if case.holds(saving) else "  MISSED"))
+        result.add(
+            case.what, 100 * saving, "%", case.bar + ("" if case.holds(saving) else "  MISSED")
+        )
     for name in registry.names("generate"):
         recipe = None if name in _SCORED else _recipe(name)
         if recipe is None:
-            result.notes.append(f"{name}: not measured by itself: {_SCORED.get(name, 'no recipe of its name')}")
+            result.notes.append(
+                f"{name}: not measured by itself: {_SCORED.get(name, 'no recipe of its name')}"
+            )
             continue
         generate = recipe.generate
-        for chain, how in ((ENDLESS, "no path ends early"), (staged(generate.max_new_tokens / 2, 3), "ends half-way")):
-            case = Case(f"recipe {name}: {how}", name, generate.settings, generate.max_new_tokens, chain, trees=8)
+        for chain, how in (
+            (ENDLESS, "no path ends early"),
+            (staged(generate.max_new_tokens / 2, 3), "ends half-way"),
+        ):
+            case = Case(
+                f"recipe {name}: {how}",
+                name,
+                generate.settings,
+                generate.max_new_tokens,
+                chain,
+                trees=8,
+            )
             result.add(case.what, 100 * case.saving(), "%")
     return result
 

@@ -1,4 +1,7 @@
-"""One quick-start step, tree against naive: the same prompts and rewards, sampling and training seconds, in turn."""
+"""One quick-start step, tree against naive, in turn: sampling and training seconds.
+
+Prompts and rewards are the same.
+"""
 
 import gc
 import random
@@ -21,15 +24,27 @@ GROUPS, WIDTH = 8, 8
 
 
 def run() -> Result:
-    """Medians of alternating runs after one warm-up each; rewards are drawn, so that no group is skipped."""
+    """Return medians of alternating runs after one warm-up each; rewards are drawn.
+
+    So no group is skipped.
+    """
     recipe = load(RECIPE)
     tree = OneProcess(recipe)
-    naive = NaiveLoop(models.resolve(recipe.model), recipe.optimise.learning_rate, WIDTH, recipe.generate.max_new_tokens)
+    naive = NaiveLoop(
+        models.resolve(recipe.model),
+        recipe.optimise.learning_rate,
+        WIDTH,
+        recipe.generate.max_new_tokens,
+    )
     draw = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ("naive sample", "naive train", "sample", "train", "skipping")}
+    seconds: dict[str, list[float]] = {
+        name: [] for name in ("naive sample", "naive train", "sample", "train", "skipping")
+    }
     for turn in range(RUNS + 1):
         rows = draw.sample(tree.split.train, GROUPS)
-        rewards = [float(draw.random() < 0.5) if w > 1 else float(w) for _ in rows for w in range(WIDTH)]
+        rewards = [
+            float(draw.random() < 0.5) if w > 1 else float(w) for _ in rows for w in range(WIDTH)
+        ]
         samples = naive.sample([messages(row, recipe.task) for row in rows])
         trained = naive.train(samples, rewards)
         ours = _tree_step(tree, rows, rewards, turn)
@@ -44,20 +59,22 @@ def run() -> Result:
 
 
 def _tree_step(
-    tree: OneProcess, rows: Sequence[dict[str, Any]], rewards: Sequence[float], number: int
+    process: OneProcess, rows: Sequence[dict[str, Any]], rewards: Sequence[float], number: int
 ) -> tuple[float, float]:
     t0 = time.perf_counter()
-    grown = tree.grow(rows, WIDTH, 1.0, f"bench/{number}")
+    grown = process.grow(rows, WIDTH, 1.0, f"bench/{number}")
     t1 = time.perf_counter()
     groups = []
-    for g, (made, leaves) in enumerate(grown):
+    for g, (tree, leaves) in enumerate(grown):
         scores = dict(zip(leaves, rewards[g * WIDTH : (g + 1) * WIDTH], strict=True))
-        groups.append((str(g), [ScoredTree(made, leaves, scores)]))
-    budget = tree.recipe.optimise.tokens_per_row
-    lesson = study(groups, tree.estimator, lambda tree, leaf: False, tree.policy.digest, budget)
-    tree.trainer.step(lesson.rows, number)
+        groups.append((str(g), [ScoredTree(tree, leaves, scores)]))
+    budget = process.recipe.optimise.tokens_per_row
+    lesson = study(
+        groups, process.estimator, lambda tree, leaf: False, process.policy.digest, budget
+    )
+    process.trainer.step(lesson.rows, number)
     t2 = time.perf_counter()
-    tree.refresh()
+    process.refresh()
     return t1 - t0, t2 - t1
 
 
@@ -70,9 +87,13 @@ def _result(seconds: dict[str, list[float]]) -> Result:
     result.add("tree: training, each shared token once", mid["train"], "s")
     both = [
         (a + b) / (c + d)
-        for a, b, c, d in zip(*(seconds[n] for n in ("naive sample", "naive train", "sample", "train")), strict=True)
+        for a, b, c, d in zip(
+            *(seconds[n] for n in ("naive sample", "naive train", "sample", "train")), strict=True
+        )
     ]
     result.add("naive / tree, sampling and training", median(both), "x", "bar: at least 2")
     result.add("tree: training with half of the groups skipped", mid["skipping"], "s")
-    result.notes.append(f"{GROUPS} prompts x {WIDTH} samples x 8 tokens, bf16, {RUNS} alternating runs, medians")
+    result.notes.append(
+        f"{GROUPS} prompts x {WIDTH} samples x 8 tokens, bf16, {RUNS} alternating runs, medians"
+    )
     return result

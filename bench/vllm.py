@@ -1,8 +1,9 @@
-"""The vllm engine against vLLM called directly, on trees, and when it takes a policy: what our side costs, what trees save.
+"""The vllm engine against vLLM called directly, on trees, and when it loads a policy.
 
-Both ask the same running vLLM for the same requests (prompt, seed, length, log-probs) with the same most of them at once, in
-turn, each time under a new cache salt. Trees: 16 leaves, a fork of two at each of four depths; against 16 samples of the
-same length, each by itself; both on our engine. Only in .venv-vllm.
+Both send the same requests (prompt, seed, length, log-probs) to the same running vLLM, with the
+same limit on concurrent ones, in turn, each time under a new cache salt. Trees: 16 leaves, a fork
+of two at each of four depths; against 16 samples of the same length, each by itself; both on our
+engine. Only in .venv-vllm.
 """
 
 import asyncio
@@ -21,14 +22,22 @@ from bench.harness.table import Result, median
 
 MODEL = os.environ.get("BENCH_MODEL", "SmolLM2-135M-Instruct")
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-PROMPTS, PROMPT, BRANCHES, NEW, AT_ONCE = 8, 64, 8, 32, 32
-TREES, TRUNK, SEGMENT, DEPTH, FORKS = 2, 96, 16, 4, (2, 2, 2, 2)
-PAIRS = 3  # times RUNS: one pair is 0.6 to 1.3 of each other, whatever they do
+PROMPTS = 8
+PROMPT = 64
+BRANCHES = 8
+NEW = 32
+AT_ONCE = 32
+TREES = 2
+TRUNK = 96
+SEGMENT = 16
+DEPTH = 4
+FORKS = (2, 2, 2, 2)
+PAIRS = 3  # times RUNS: the ratio of one pair varies from 0.6 to 1.3
 BAR = 97.0  # percent
 
 
 def run() -> Result:
-    """The share of direct calls' tokens/s, then trees."""
+    """Measure the share of direct calls' tokens/s, then trees."""
     from services.rollout.engines.vllm_engine.engine import VllmEngine
 
     engine: VllmEngine = _engine()
@@ -39,7 +48,10 @@ def run() -> Result:
         _updates(engine, result)
     finally:
         engine.close()
-    result.notes.append(f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the end")
+    result.notes.append(
+        f"medians of {RUNS} runs in turn, {AT_ONCE} at once, load {os.getloadavg()[0]:.1f} at the "
+        "end"
+    )
     return result
 
 
@@ -62,7 +74,9 @@ def _flat(engine: Any, result: Result) -> None:
     ours, theirs = [], []
     for turn in range(PAIRS * RUNS + 1):
         requests, ways = _requests(turn), (_through, _directly)
-        seconds = {way: _seconds(way, engine, requests) for way in (ways if turn % 2 else ways[::-1])}
+        seconds = {
+            way: _seconds(way, engine, requests) for way in (ways if turn % 2 else ways[::-1])
+        }
         if turn:  # the first warms up
             ours.append(seconds[_through])
             theirs.append(seconds[_directly])
@@ -71,7 +85,12 @@ def _flat(engine: Any, result: Result) -> None:
     result.add("engine vllm", tokens / median(ours), "tok/s")
     result.add("vLLM called directly", tokens / median(theirs), "tok/s")
     result.add("share of it (of medians)", 100 * median(theirs) / median(ours), "%")
-    result.add("share of it (of pairs)", share, "%", f"bar: at least {BAR:g}" + (" MISSED" if share < BAR else ""))
+    result.add(
+        "share of it (of pairs)",
+        share,
+        "%",
+        f"bar: at least {BAR:g}" + (" MISSED" if share < BAR else ""),
+    )
 
 
 def _requests(turn: int) -> list[Any]:
@@ -98,7 +117,7 @@ def _through(engine: Any, requests: Sequence[Any]) -> list[Any]:
 
 
 def _directly(engine: Any, requests: Sequence[Any]) -> None:
-    """All requests given to vLLM at once; it runs as many as it may, as for us."""
+    """Give vLLM all requests at once; it runs as many as it may, as for us."""
     from vllm import SamplingParams
     from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
@@ -109,9 +128,13 @@ def _directly(engine: Any, requests: Sequence[Any]) -> None:
 
     async def one(at: int, request: Any) -> int:
         params = vllm_params.sampling_params(request, frozenset())
-        sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True, ignore_eos=True)
+        sampling = SamplingParams(
+            **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True, ignore_eos=True
+        )
         last: Any = None
-        async for output in llm.generate(tokens_input(request.prefix_P.tolist(), cache_salt=salt), sampling, f"{salt}-{at}"):
+        async for output in llm.generate(
+            tokens_input(request.prefix_P.tolist(), cache_salt=salt), sampling, f"{salt}-{at}"
+        ):
             last = output
         return len(last.outputs[0].token_ids)
 
@@ -128,33 +151,42 @@ def _trees(engine: Any, result: Result) -> None:
     trees, alone, shares = [], [], []
     leaves = TREES * int(np.prod(FORKS))
     for turn in range(RUNS):
-        trunks = list(np.random.default_rng(100 + turn).integers(1000, 40_000, (TREES, TRUNK)).astype(np.int32))
+        trunks = list(
+            np.random.default_rng(100 + turn)
+            .integers(1000, 40_000, (TREES, TRUNK))
+            .astype(np.int32)
+        )
         before = engine.stats()
         trees.append(_seconds(_tree, engine, trunks))
         after = engine.stats()
-        cached, fresh = after.cached_tokens - before.cached_tokens, after.prefilled_tokens - before.prefilled_tokens
+        cached = after.cached_tokens - before.cached_tokens
+        fresh = after.prefilled_tokens - before.prefilled_tokens
         shares.append(100 * cached / (cached + fresh))
         alone.append(_seconds(_independent, engine, trunks))
     tokens = leaves * DEPTH * SEGMENT
     result.add("trees: cached share of prefix tokens", median(shares), "%")
     result.add("trees: tokens on paths to leaves", tokens / median(trees), "tok/s")
     result.add("independent samples: the same", tokens / median(alone), "tok/s")
-    result.add("trees / independent samples", median([b / a for a, b in zip(trees, alone, strict=True)]), "x")
+    result.add(
+        "trees / independent samples",
+        median([b / a for a, b in zip(trees, alone, strict=True)]),
+        "x",
+    )
 
 
 def _tree(engine: Any, trunks: Sequence[IntTokens]) -> None:
-    """Each segment that ended forks at once; no tree waits for another."""
+    """Grow a tree whose segments fork at once when they end."""
     engine.forget()
     for t, trunk in enumerate(trunks):
         for b in range(FORKS[0]):
             _ask(engine, (t, b), trunk, SEGMENT)
     paths = {(t,): trunk for t, trunk in enumerate(trunks)}
     while engine.busy:
-        for one in engine.step():
-            paths[one.key] = np.concatenate((paths[one.key[:-1]], one.tokens_T))
-            if len(one.key) <= DEPTH:
-                for b in range(FORKS[len(one.key) - 1]):
-                    _ask(engine, (*one.key, b), paths[one.key], SEGMENT)
+        for sampled in engine.step():
+            paths[sampled.key] = np.concatenate((paths[sampled.key[:-1]], sampled.tokens_T))
+            if len(sampled.key) <= DEPTH:
+                for b in range(FORKS[len(sampled.key) - 1]):
+                    _ask(engine, (*sampled.key, b), paths[sampled.key], SEGMENT)
 
 
 def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
@@ -170,7 +202,7 @@ def _independent(engine: Any, trunks: Sequence[IntTokens]) -> None:
 
 
 def _updates(engine: Any, result: Result) -> None:
-    """What a new policy costs: made, taken, read back, its canary scored."""
+    """Measure the cost of a new policy: made, loaded, read back, its canary scored."""
     import torch
 
     from services.chassis import models
@@ -178,7 +210,8 @@ def _updates(engine: Any, result: Result) -> None:
     from services.learner.model import canary, load, master_weights
 
     trained = load.load(models.resolve(MODEL))
-    tensors, seconds = master_weights.Masters(trained, torch.bfloat16).computed(), dict[str, list[float]]()
+    tensors = master_weights.Masters(trained, torch.bfloat16).computed()
+    seconds = dict[str, list[float]]()
     core, ask = engine._core, engine._loop.run_until_complete
 
     @contextlib.contextmanager
@@ -191,15 +224,15 @@ def _updates(engine: Any, result: Result) -> None:
         for turn in range(RUNS):
             tensors["model.norm.weight"][-1] *= 1.01
             with timed("the learner's canary"):
-                said = canary.of(trained, "bfloat16")
+                scores = canary.of(trained, "bfloat16")
             path = file.write(Path(folder), f"policy-1-{turn % 2}", tensors, 1, turn).manifest_path
             with timed("taken by vLLM"):
                 ask(core.update(path))
             with timed("read back"):
-                found = ask(core.read_back(path))
-            assert found == ([], []), found
+                read_back = ask(core.read_back(path))
+            assert read_back == ([], []), read_back
             with timed("canary scored"):
-                ask(core.score(said["tokens"], 1, 1.0, str(turn)))
+                ask(core.score(scores["tokens"], 1, 1.0, str(turn)))
     for name, values in seconds.items():
         result.add(f"update: {name}", median(values), "s")
 
@@ -211,7 +244,9 @@ def _ask(engine: Any, key: tuple[int, ...], prefix_P: IntTokens, count: int) -> 
     engine.submit(Request(key, prefix_P, draw, Sampling(max_new_tokens=count), keep=True))
 
 
-def _seconds(do: Callable[[Any, Sequence[Any]], object], engine: Any, given: Sequence[Any]) -> float:
+def _seconds(
+    do: Callable[[Any, Sequence[Any]], object], engine: Any, requests: Sequence[Any]
+) -> float:
     begun = time.perf_counter()
-    do(engine, given)
+    do(engine, requests)
     return time.perf_counter() - begun

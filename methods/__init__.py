@@ -1,1 +1,4 @@
-"""The methods of papers, each a plugin that banyan.registry finds by name. Pure: banyan, numpy and the standard library."""
+"""Methods of papers, each a plugin that banyan.registry finds by name.
+
+They are pure: they import banyan, numpy and the standard library. docs/methods.md lists them.
+"""

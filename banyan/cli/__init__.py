@@ -1,4 +1,4 @@
-"""The command line. Commands import services only when they run."""
+"""Command line. Commands import services only when they run."""
 
 from banyan.runtime.launch import take_names
 

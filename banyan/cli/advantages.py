@@ -1,4 +1,4 @@
-"""`banyan advantages`: what an estimator makes of stored trees, without training."""
+"""`banyan advantages`: advantages of stored trees by an estimator, without training."""
 
 import contextlib
 import math
@@ -22,8 +22,9 @@ from banyan.recipe_loader import yaml_text
 if TYPE_CHECKING:
     from services.learner.data.credit import Credit
 
-_MOST_SEGMENTS = 200_000  # held at a time: a group, or the whole batch where an estimator needs it
-_LARGE = 100.0  # an advantage of as many times what rewards differ by is none
+# Segments in memory at a time: of a group, or of the whole batch if an estimator needs it.
+_MOST_SEGMENTS = 200_000
+_LARGE = 100.0  # an advantage beyond so many times the spread of rewards is an error of scale
 Group = list[TreeLine]
 By = Literal["task", "group"]
 
@@ -50,13 +51,14 @@ def advantages(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Prints the advantage of each segment as JSON lines, with or without --json. Trees of one task_id form a group, or with
-    --by group those of one group_id. Trees of evaluations are left out unless --eval is given."""
-    given = _settings(settings or ())
-    whiten = given.pop("whiten", False)
+    """Print the advantage of each segment as JSON lines, with or without --json. Trees of one
+    task_id form a group, or with --by group those of one group_id. Trees of evaluations are left
+    out unless --eval is given."""
+    overrides_by_name = _settings(settings or ())
+    whiten = overrides_by_name.pop("whiten", False)
     if not isinstance(whiten, bool):
         raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
-    built = _built(estimator, given, whiten)
+    built = _built(estimator, overrides_by_name, whiten)
     with _opened(trees) as file, _of_file(trees):
         largest = 0.0
         for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
@@ -64,32 +66,33 @@ def advantages(
             largest = max(largest, _beyond(credit))
     if largest:
         err.print(
-            f"an advantage of {largest:.4g} is beyond what rewards differ by: the estimator's scale is next to 0 in a group "
-            "whose rewards are not all equal; mc-grpo needs a floor, such as --set floor=1"
+            f"an advantage of {largest:.4g} is beyond what rewards differ by: the estimator's "
+            "scale is next to 0 in a group whose rewards are not all equal; mc-grpo needs a "
+            "floor, such as --set floor=1"
         )
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator or not key.strip():
             raise InvalidInput(f"--set {override!r} must be key=value, such as whiten=true")
         try:
-            found[key.strip()] = yaml_text.parsed(value)
+            settings[key.strip()] = yaml_text.parsed(value)
         except yaml.YAMLError:
             raise InvalidInput(f"--set {override!r}: {value!r} is not a YAML value") from None
-    return found
+    return settings
 
 
-def _built(name: str, given: dict[str, Any], whiten: bool) -> Any:
-    """The estimator. Whether the batch is whitened is this command's to say, for every estimator."""
+def _built(name: str, settings: dict[str, Any], whiten: bool) -> Any:
+    """Return the estimator. `whiten` is this command's option, for every estimator."""
     known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
-    return registry.estimator(name, given | ({"whiten": whiten} if "whiten" in known else {}))
+    return registry.estimator(name, settings | ({"whiten": whiten} if "whiten" in known else {}))
 
 
 def _opened(name: str) -> BinaryIO:
-    """The file; what comes as input is kept in a temporary one, because it is read twice."""
+    """Return the file; input is copied to a temporary one, because it is read twice."""
     try:
         source: BinaryIO = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115
     except OSError as error:
@@ -104,7 +107,7 @@ def _opened(name: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def _of_file(name: str) -> Iterator[None]:
-    """What is wrong with a line is said with its file."""
+    """Prefix an error about a line with the name of its file."""
     try:
         yield
     except InvalidInput as error:
@@ -114,25 +117,28 @@ def _of_file(name: str) -> Iterator[None]:
 
 
 def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tuple[Group, "Credit"]]:
-    """Groups with their advantages, in the order in which the file begins them: one at a time, or the batch as a whole."""
+    """Yield groups with their advantages in the order of the file, one by one or as one batch."""
     if not whiten and not hasattr(built, "factors"):
         yield from ((group, _estimated(group, built)) for group in groups)
         return
     from services.learner.data import credit as credits_module
 
-    held = []
+    estimated = []
     for group in groups:
-        held.append((group, _estimated(group, built)))
+        estimated.append((group, _estimated(group, built)))
         _check_size(
-            (line for each, _ in held for line in each), "whitening and shaping hold the whole file"
+            (line for each, _ in estimated for line in each),
+            "whitening and shaping hold the whole file",
         )
-    found = credits_module.over_batch([credit for _, credit in held], built, whiten)
-    yield from ((group, credit) for (group, _), credit in zip(held, found, strict=True))
+    batch = credits_module.over_batch([credit for _, credit in estimated], built, whiten)
+    yield from ((group, credit) for (group, _), credit in zip(estimated, batch, strict=True))
 
 
 def _groups(file: BinaryIO, name: str, by: By, evaluations: bool) -> Iterator[Group]:
-    """Trees by task, or as they were grown. The whole file is checked first; then a group at a time is in memory, wherever
-    its lines stand."""
+    """Yield trees by task, or by the group that they were grown in.
+
+    The whole file is checked first; then one group at a time is in memory, wherever its lines are.
+    """
     places: dict[str, list[tuple[int, int]]] = {}
     at = left_out = 0
     for number, raw in enumerate(file, start=1):
@@ -161,7 +167,7 @@ def _groups(file: BinaryIO, name: str, by: By, evaluations: bool) -> Iterator[Gr
 
 
 def _key(line: TreeLine, by: By) -> str:
-    """What trees of one group share."""
+    """Return the value that trees of one group share."""
     if by == "task":
         return line.task_id
     if not line.group_id:
@@ -184,13 +190,14 @@ def _line_at(file: BinaryIO, place: int, number: int) -> TreeLine:
 
 
 def _check_twice(group: Group) -> None:
-    seen: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for line in group:
-        if line.tree_id in seen:
+        if line.tree_id in lines:
             raise InvalidInput(
-                f"line {line.number}: tree {line.tree_id!r} stands in line {seen[line.tree_id]} already; leave one out"
+                f"line {line.number}: tree {line.tree_id!r} stands in line {lines[line.tree_id]} "
+                "already; leave one out"
             )
-        seen[line.tree_id] = line.number
+        lines[line.tree_id] = line.number
 
 
 def _check_size(lines: Any, what: str) -> None:
@@ -199,7 +206,8 @@ def _check_size(lines: Any, what: str) -> None:
         segments += len(line.tree)
         if segments > _MOST_SEGMENTS:
             raise InvalidInput(
-                f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by group"
+                f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file "
+                "by group"
             )
 
 
@@ -218,12 +226,13 @@ def _check_spoken(group: Group, built: Any) -> None:
     silent = next((line for line in group if line.silent), None)
     if silent and getattr(built, "needs_logprobs", False):
         raise InvalidInput(
-            f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator needs"
+            f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator "
+            "needs"
         )
 
 
 def _as_in_file(message: str, group: Group) -> str:
-    """The message with the line and the id that the file gives a segment, for the digest that we know it by."""
+    """Replace the digest of a segment in a message by the line and the id in the file."""
     for line in group:
         for segment, name in line.names.items():
             if (digest := segment.hex()[:12]) in message:
@@ -232,7 +241,7 @@ def _as_in_file(message: str, group: Group) -> str:
 
 
 def _beyond(credit: "Credit") -> float:
-    """The size of a group's largest advantage, where it is too large to be one; 0 where none is."""
+    """Return the size of a group's largest advantage if it is too large to be one, else 0."""
     values = [
         x
         for tree in credit.advantages.node_G_N or credit.advantages.leaf_G_L
@@ -242,24 +251,21 @@ def _beyond(credit: "Credit") -> float:
         x for view in credit.group.trees for x in view.rewards_L.tolist() if math.isfinite(x)
     ]
     largest = max((abs(x) for x in values if math.isfinite(x)), default=0.0)
-    return (
-        largest
-        if largest > _LARGE * max(1.0, max(rewards, default=0.0) - min(rewards, default=0.0))
-        else 0.0
-    )
+    spread = max(rewards, default=0.0) - min(rewards, default=0.0)
+    return largest if largest > _LARGE * max(1.0, spread) else 0.0
 
 
 def _print(group: Group, credit: "Credit") -> None:
     from services.learner.data import explain
 
     for index, line in enumerate(group):
-        found = {said.segment: said for said in explain.lines(credit, index)}
+        explained = {entry.segment: entry for entry in explain.lines(credit, index)}
         for segment, name in line.names.items():
-            said = found[segment]
+            entry = explained[segment]
             row = {
                 "tree_id": line.tree_id,
                 "id": name,
-                "paths": said.paths,
-                "advantage": said.advantage,
+                "paths": entry.paths,
+                "advantage": entry.advantage,
             }
-            emit_json(row | {"positive": said.positive, "negative": said.negative})
+            emit_json(row | {"positive": entry.positive, "negative": entry.negative})

@@ -1,4 +1,4 @@
-"""`banyan dead`: messages that could not be processed, and publishing one again."""
+"""`banyan dead`: list messages that could not be processed, and publish one again."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ def list_dead(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Lists dead letters, newest first."""
+    """List dead letters, newest first."""
     with reading(state) as client:
         rows = [
             {
@@ -46,7 +46,7 @@ def replay(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Publishes a dead letter's message again; needs a running system."""
+    """Publish a dead letter's message again; needs a running system."""
     with commanding(state) as client:
         client.replay_dead(number)
     if as_json:

@@ -1,4 +1,4 @@
-"""`banyan export`: what a run has learned, as a folder that transformers or PEFT loads, and its trees."""
+"""`banyan export`: a run's model, as a folder that transformers or PEFT loads, and its trees."""
 
 import json
 import shutil
@@ -33,10 +33,12 @@ def export(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Writes a run's last checkpoint, as a Hugging Face folder (PEFT's, of an adapter), and its trees as JSON lines."""
+    """Write a run's last checkpoint, as a Hugging Face folder (PEFT's, of an adapter), and its
+    trees as JSON lines."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InvalidInput(
-            f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new folder"
+            f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new "
+            "folder"
         )
     with reading(state) as client:
         run = client.run(run_id)
@@ -63,7 +65,10 @@ def export(
 
 
 def _write(run: rs.Run, checkpoint: Path, to: Path, merge: bool) -> str:
-    """Writes what was learned; what it is. Raises InvalidInput for an adapter of another base, and nothing is written."""
+    """Write the model and return its kind.
+
+    Raises InvalidInput, before anything is written, for an adapter of another base.
+    """
     adapted = (checkpoint / _ADAPTER).is_file()
     if merge and not adapted:
         raise InvalidInput(

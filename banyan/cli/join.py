@@ -1,4 +1,4 @@
-"""`banyan join` and `banyan token`: a rollout node that nobody planned for takes part in a run."""
+"""`banyan join` and `banyan token`: take part in a run with a further rollout node."""
 
 import asyncio
 import getpass
@@ -31,16 +31,16 @@ def token(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Makes a token with which nodes may join a run."""
+    """Make a token with which nodes may join a run."""
     with commanding(state) as client:
-        made = client.create_token(client.run(run_id).run_id, hours)
-        file = join_instructions.keep(state, client.run(run_id).run_id, made.token).resolve()
-    command = f"{me()} join {made.address} --token-file {shlex.quote(str(file))}"
+        created = client.create_token(client.run(run_id).run_id, hours)
+        file = join_instructions.keep(state, client.run(run_id).run_id, created.token).resolve()
+    command = f"{me()} join {created.address} --token-file {shlex.quote(str(file))}"
     until = plain_data.when(int(1000 * (time.time() + 3600 * hours)))
     emit(
         {
-            "address": made.address,
-            "token": made.token,
+            "address": created.address,
+            "token": created.token,
             "until": until,
             "file": str(file),
             "command": command,
@@ -53,7 +53,7 @@ def join(
     address: Annotated[
         str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")
     ],
-    given: Annotated[
+    secret: Annotated[
         str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
@@ -62,33 +62,34 @@ def join(
     ] = 0,
     state: State = Path(".banyan-node"),
 ) -> None:
-    """Joins a run as a rollout node until the run is over or Ctrl-C."""
+    """Join a run as a rollout node until the run is over or Ctrl-C."""
     if token_file is not None:
         try:
-            given = token_file.read_text().strip()
+            secret = token_file.read_text().strip()
         except OSError as error:
             raise InvalidInput(f"cannot read token file {token_file}: {error.strerror}") from None
-    if not given and sys.stdin is not None and sys.stdin.isatty():
-        given = getpass.getpass("token: ").strip()
-    if not given:
+    if not secret and sys.stdin is not None and sys.stdin.isatty():
+        secret = getpass.getpass("token: ").strip()
+    if not secret:
         raise InvalidInput("give the token with --token, --token-file or BANYAN_TOKEN")
     from services.gateway.join.client import admit
 
-    environment = asyncio.run(admit(address, given, state))
+    environment = asyncio.run(admit(address, secret, state))
     cores = threads or len(os.sched_getaffinity(0))
     environment |= {
         "BANYAN_THREADS": str(cores),
         "OMP_NUM_THREADS": str(cores),
         **torch_environment.SETTINGS,
     }
-    environment[FOLDERS] = os.pathsep.join(
-        filter(None, (os.environ.get(FOLDERS), os.getcwd()))
-    )  # of its plugins
-    # A launcher that ties its own children to itself does not mean this process.
+    # The node finds its plugins in the working folder.
+    environment[FOLDERS] = os.pathsep.join(filter(None, (os.environ.get(FOLDERS), os.getcwd())))
+    # BANYAN_PARENT ties children of a launcher to it, and this process is none of them.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
-    # Held back while the node starts: one in the middle of its imports would end it with a traceback, or be lost.
+    # Block signals while the node starts: during its imports one would end it with a traceback, or
+    # be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     err.print(
-        f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it"
+        f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves "
+        "it"
     )
     os.execve(sys.executable, [*OURS, "services.rollout"], inherited | environment)

@@ -1,4 +1,7 @@
-"""How nodes are told to join: the token goes into a file that only its owner reads, never into a shell's history."""
+"""Instructions for joining nodes.
+
+The token is in a file that only its owner can read, never in a shell's history.
+"""
 
 import os
 import shlex
@@ -6,24 +9,25 @@ from pathlib import Path
 
 from banyan.cli.invocation import me
 
-_MOST = 1000  # files of a run
+_MOST = 1000  # token files of a run
 
 
 def joining(state: Path, run_id: str, address: str, token: str) -> str:
-    """Writes the token to its file; the lines to print."""
+    """Write the token to its file and return the instructions."""
     file = keep(state, run_id, token).resolve()
     return (
         f"other nodes join with: {me()} join {address} --token-file {shlex.quote(str(file))}\n"
-        "on another host: copy that file there, or leave the option out and enter the token when asked"
+        "on another host: copy that file there, or leave the option out and enter the token when "
+        "asked"
     )
 
 
 def keep(state: Path, run_id: str, token: str) -> Path:
-    """The token in a file of mode 0600."""
+    """Write the token to a file of mode 0600 and return its path."""
     folder = state / "tokens"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / run_id
-    for number in range(2, _MOST):  # what was printed before names its own file
+    for number in range(2, _MOST):  # earlier instructions name files of their own
         if not file.exists():
             break
         file = folder / f"{run_id}-{number}"

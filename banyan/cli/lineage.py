@@ -1,4 +1,4 @@
-"""`banyan lineage SEGMENT`: where a segment came from, what it scored, the batch that used it, the policy it made."""
+"""`banyan lineage SEGMENT`: origin and scores of a segment, its batches and their policies."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ def lineage(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Shows a segment's ancestors, its scores, the batch that used it and the policy that the batch made."""
+    """Show a segment's ancestors, its scores, the batch that used it and the policy of the
+    batch."""
     with reading(state) as client:
         prefix = hex_prefix(segment, "banyan trees show TREE prints them")
         answer = client.ancestry(prefix)
@@ -41,7 +42,11 @@ def lineage(
     }
     if as_json:
         emit(result, True)
-        return
+    else:
+        _print(result)
+
+
+def _print(result: dict[str, Any]) -> None:
     emit({k: result[k] for k in ("run_id", "tree_id", "group_id")}, False)
     out.print()
     emit(
@@ -57,13 +62,13 @@ def lineage(
     )
     out.print()
     for batch in result["batches"]:
-        made = plain_data.policy_words(batch["policy"])
-        out.print(f"used by batch {batch['ordinal']} ({batch['use']}), which made policy {made}")
+        version = plain_data.policy_words(batch["policy"])
+        out.print(f"used by batch {batch['ordinal']} ({batch['use']}), which made policy {version}")
     if not result["batches"]:
         out.print("no batch has used it")
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for a table: ids as long as commands need them."""
+    """Return a row of a table, with ids as short as commands accept them."""
     ids = {key: row[key][:16] for key in ("id", "segment") if key in row}
     return row | ids | {"policy": plain_data.policy_words(row.get("policy"))}

@@ -59,7 +59,10 @@ app.command("export")(export.export)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point; `arguments` are by default the process's. Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    """Run a command line, by default the process's.
+
+    Exit status: 0 done, 1 failed, 2 bad input, 130 interrupted.
+    """
     try:
         _check_text(sys.argv[1:] if arguments is None else arguments)
         app(arguments)
@@ -69,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nobody reads what is left to be written
+        # The reader is gone: discard the rest of the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
@@ -83,11 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """Ids, names and paths are sent and stored as UTF-8. What a shell hands over in another encoding is named here, once."""
+    """Raise InvalidInput for an argument that is no UTF-8.
+
+    Ids, names and paths are sent and stored as UTF-8, but a shell may use another encoding.
+    """
     for argument in arguments:
         if not textual(argument):
             raise InvalidInput(
-                f"the argument {argument!r} is no UTF-8 text; name it otherwise, and rename such a file"
+                f"the argument {argument!r} is no UTF-8 text; name it otherwise, and rename such a "
+                "file"
             )
 
 

@@ -1,4 +1,4 @@
-"""Commands on a run while nothing runs: the services of all runs are started for a moment, and stopped again."""
+"""Commands on a run while no system runs: services are started for the command, then stopped."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def cancelled(state: Path, run_id: str, cause: str) -> rs.Run:
-    """Cancels a run that is not over."""
+    """Cancel a run that is not over."""
     return asyncio.run(_cancelled(state, run_id, cause))
 
 
@@ -22,7 +22,7 @@ async def _cancelled(state: Path, run_id: str, cause: str) -> rs.Run:
 
 
 def removed(state: Path, run: rs.Run, keep: "rs.Kept.ValueType") -> int:
-    """Removes a run that is over; the rows that went."""
+    """Remove a run that is over; return the number of removed rows."""
     return asyncio.run(_asked(state, lambda client: removal.remove(client, state, run, keep)))
 
 

@@ -1,4 +1,4 @@
-"""`banyan recipes`: the recipes that come with Banyan, and what one resolves to."""
+"""`banyan recipes`: the recipes that come with Banyan, resolved with their defaults."""
 
 import difflib
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ app = typer.Typer(help="Recipes.", no_args_is_help=True)
 
 
 def find(name: str) -> Path:
-    """A recipe by file, or by name from the folder of recipes."""
+    """Return a recipe's file, by path or by name from the folder of recipes."""
     path = Path(name)
     if path.exists() or path.suffix in (".yaml", ".yml"):
         return path
     known = {p.stem: p for p in folder().glob("*.yaml")}
     if name not in known:
         near = "".join(
-            f"; did you mean {one}?"
-            for one in difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            f"; did you mean {other}?"
+            for other in difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         )
         every = ", ".join(sorted(known)) or "none"
         raise InvalidInput(
@@ -37,26 +37,29 @@ def find(name: str) -> Path:
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by file or name. The user's plugins may lie in the working folder or beside it."""
+    """Return a recipe by file or name.
+
+    The user's plugins may lie in the working folder or beside the file.
+    """
     file = find(name)
     with search_path.searched(folders(file)):
         return load(file, overrides)
 
 
 def folders(file: Path) -> list[Path]:
-    """Where a recipe's own code is looked for."""
+    """Return the folders of a recipe's own code."""
     return [Path.cwd(), file.resolve().parent]
 
 
 def folder() -> Path:
-    """The folder of recipes: of the working folder if it has one, else of the source tree."""
+    """Return the folder of recipes: of the working folder if present, else of the source tree."""
     here = Path("recipes")
     return here if here.is_dir() else Path(__file__).resolve().parents[2] / "recipes"
 
 
 @app.command("ls")
 def list_recipes(as_json: Json = False) -> None:
-    """Lists the recipes."""
+    """List the recipes."""
     rows = []
     for path in sorted(folder().glob("*.yaml")):
         recipe = read(str(path))
@@ -78,7 +81,7 @@ def list_keys(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Lists the keys of a recipe: what each takes, its default and its meaning."""
+    """List the keys of a recipe: possible values, default and meaning."""
     rows = [asdict(key) for key in reference.listed() if key.key.startswith(part)]
     if not rows:
         raise InvalidInput(
@@ -89,7 +92,7 @@ def list_keys(
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="Name or file.")], as_json: Json = False) -> None:
-    """Shows a recipe with every default filled in."""
+    """Show a recipe with every default filled in."""
     recipe = read(name).model_dump(mode="json")
     if as_json:
         emit(recipe, True)

@@ -1,4 +1,4 @@
-"""`banyan simulate`: a recipe's tree policy on the scripted engine, and its control on made-up rollouts, in seconds."""
+"""`banyan simulate`: a recipe's tree policy on the scripted engine, and its control, in seconds."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,14 +18,17 @@ def simulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Grows one group's trees of a recipe, and says what its control did with the groups of some steps.
+    """Grow one group's trees of a recipe, and report its control's decisions for the groups of some
+    steps.
 
-    Trees: what they cost against independent samples, on a scripted model that suits the policy unless the recipe has its
-    own. A tree that grows by the room it is given gets all that its prompt brings to the pot, at once. Tokens of rollouts
-    that the policy stops count, and the saving is against the leaves that are left: it may be below 0.
+    Trees: their cost against independent samples, on a scripted model that suits the policy unless
+    the recipe has its own. A tree that grows by the budget it is granted gets all that its prompt
+    brings to the pot, at once. Tokens of rollouts that the policy stops count, and the saving is
+    against the remaining leaves: it may be below 0.
 
-    Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a tick, all at once, by a
-    chance of success of its row. What of it is not simulated is said at the end.
+    Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a
+    tick, all at once, by a chance of success of its row. Parts that are not simulated are listed at
+    the end.
     """
     from services.gateway.preview.preview import preview
     from services.rollout.simulation.simulate import simulate as run

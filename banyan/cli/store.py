@@ -1,4 +1,4 @@
-"""Reaches the treestore of a state folder: the running one, or a read-only one that is started for the command."""
+"""Access to the treestore of a state folder: a running one, or a read-only one for a command."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ START_S = 30.0
 
 @contextlib.contextmanager
 def reading(state: Path) -> Iterator[Client]:
-    """A client for queries; works when nothing runs."""
+    """Yield a client for queries; works when nothing runs."""
     from services.supervisor.state import StateFolder
 
     if not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
@@ -41,7 +41,7 @@ def reading(state: Path) -> Iterator[Client]:
 
 
 def running(state: Path) -> bool:
-    """Whether a system runs on the folder."""
+    """Return whether a system runs on the folder."""
     from services.supervisor.state import StateFolder
 
     return StateFolder(state.resolve()).locked()
@@ -49,14 +49,15 @@ def running(state: Path) -> bool:
 
 @contextlib.contextmanager
 def commanding(state: Path) -> Iterator[Client]:
-    """A client for commands; needs a running system."""
+    """Yield a client for commands; needs a running system."""
     from services.supervisor.state import StateFolder
 
     folder = StateFolder(state.resolve())
     if not folder.locked():
         raise InvalidInput(
-            f"nothing runs on {state}, and this command needs a running system: start a run with"
-            f" {proposed('train RECIPE', state)}, or go on with one that is not over: {proposed('train --resume', state)}"
+            f"nothing runs on {state}, and this command needs a running system: start a run with "
+            f"{proposed('train RECIPE', state)}, or go on with one that is not over: "
+            f"{proposed('train --resume', state)}"
         )
     with Client(
         folder.address("treestore"), folder.address("gateway"), secret=folder.secret
@@ -66,7 +67,10 @@ def commanding(state: Path) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def _read_only(state: Path) -> Iterator[tuple[str, str]]:
-    """Address and secret of a store that is there for this command alone; the folder may be one that cannot be written."""
+    """Start a store for this command alone, and yield its address and secret.
+
+    The state folder may be one that cannot be written.
+    """
     from services.chassis.process.nats_server import free_port
 
     address = f"127.0.0.1:{free_port()}"

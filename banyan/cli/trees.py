@@ -40,10 +40,10 @@ def list_trees(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Lists trees, newest first."""
+    """List trees, newest first."""
     with reading(state) as client:
-        found = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
-    rows = [plain_data.tree_summary(tree) for tree in found[:limit]]
+        newest = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
+    rows = [plain_data.tree_summary(tree) for tree in newest[:limit]]
     columns = (
         "tree_id",
         "state",
@@ -59,7 +59,7 @@ def list_trees(
         as_json,
         columns,
     )
-    if len(found) > limit:
+    if len(newest) > limit:
         err.print(
             f"these are the newest {limit}; there are older ones: --limit shows more", markup=False
         )
@@ -74,7 +74,7 @@ def show(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Shows a tree with text, reward and advantage per segment."""
+    """Show a tree with text, reward and advantage per segment."""
     with reading(state) as client:
         tree = client.tree(hex_prefix(name), plans)
         check_prefix(name, tree.spec.tree_id, "tree")
@@ -102,13 +102,16 @@ def export(
         bool, typer.Option("--json", help="As without it: the lines are JSON.")
     ] = False,
 ) -> None:
-    """Prints trees as JSON lines, one tree a line, in order of opening."""
+    """Print trees as JSON lines, one tree a line, in order of opening."""
     with reading(state) as client:
         stream(client.export(client.run(run_id).run_id, limit=limit))
 
 
 def hex_prefix(text: str, printed_by: str = "banyan trees ls prints them") -> bytes:
-    """Bytes of a hex id or of its beginning. Raises InvalidInput that says what an id looks like, and where to find one."""
+    """Return the bytes of a hex id or of its beginning.
+
+    Raises InvalidInput with the form of an id and the command that prints them.
+    """
     try:
         value = bytes.fromhex(text if len(text) % 2 == 0 else text[:-1])
     except ValueError:
@@ -118,14 +121,14 @@ def hex_prefix(text: str, printed_by: str = "banyan trees ls prints them") -> by
     return value
 
 
-def check_prefix(text: str, found: bytes, what: str) -> None:
-    """Raises NotFound where an odd last digit, which a search by bytes leaves out, is another one."""
-    if not found.hex().startswith(text.lower()):
+def check_prefix(text: str, full_id: bytes, what: str) -> None:
+    """Raise NotFound if an odd last digit, which a search by bytes ignores, does not match."""
+    if not full_id.hex().startswith(text.lower()):
         raise NotFound(f"there is no {what} {text}")
 
 
 def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
-    """All trees of a tree's group. Their ids follow from its own facts, so nothing else is read."""
+    """Return all trees of a tree's group. Their ids follow from its own facts."""
     spec = tree.spec
     if spec.group_size <= 1:
         return [tree]
@@ -137,19 +140,17 @@ def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
 
 
 def view_of(tree: tree_pb2.Tree) -> TreeView:
-    """The TreeView of a stored tree."""
+    """Return the TreeView of a stored tree."""
     rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers))
     return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
 
 
 def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:
-    """A tree for the terminal: text, reward and advantage per node."""
+    """Return a tree for the terminal: text, reward and advantage per node."""
     view = view_of(tree)
     try:
         advantages = node_advantages(tree, recipe, group)
-    except (
-        Exception
-    ) as error:  # the estimator may be anybody's code, and what is left is worth being seen
+    except Exception as error:  # foreign estimators raise anything; the tree is still useful
         err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
         advantages = {}
     branches: list[RichTree] = []
@@ -162,8 +163,10 @@ def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> R
 def node_advantages(
     tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]
 ) -> dict[int, float]:
-    """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group; of rewards
-    as they were scored, before any KL is taken from them."""
+    """Return the mean advantage of the scored paths through each node.
+
+    The recipe's estimator runs on the tree's whole group, on rewards as scored, without any KL.
+    """
     from banyan import registry
     from services.learner.data import credit, from_store
 
@@ -173,8 +176,8 @@ def node_advantages(
     )
     scored = [from_store.scored_tree(member) for member in members]
     mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
-    found = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
-    result, view = found.advantages, found.group.trees[mine]
+    credited = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
+    result, view = credited.advantages, credited.group.trees[mine]
     sums: dict[int, list[float]] = {}
     for leaf in view.scored_L:
         for node in view.path(leaf):
@@ -199,19 +202,14 @@ def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
     if own is not None:
         parts.append(f"own reward [bold]{own:g}[/bold]")
     if node.trained and node.index in advantages:
-        colour = (
-            "green"
-            if advantages[node.index] > 0
-            else "red"
-            if advantages[node.index] < 0
-            else "dim"
-        )
-        parts.append(f"advantage [{colour}]{advantages[node.index]:+.3f}[/{colour}]")
+        value = advantages[node.index]
+        colour = "green" if value > 0 else "red" if value < 0 else "dim"
+        parts.append(f"advantage [{colour}]{value:+.3f}[/{colour}]")
     return "  ".join(parts)
 
 
 def _text(node: Node) -> str:
-    """Text of a node: the segment's, or the share of it that the node's tokens make."""
+    """Return the text of a node: the segment's, with the range of the node's tokens if a part."""
     if (node.start, node.stop) == (0, len(node.segment)):
         return node.segment.text
     return f"{node.segment.text} (tokens {node.start}..{node.stop})"

@@ -1,11 +1,14 @@
 """A tree's nodes as steps: the unit that node-valued estimators compare.
 
-A step begins after the prompt and where scored paths part or end, for every estimator. With `branches` that is all: a step
-is what lies between two forks, whatever was said in it. With `turns` one begins after what an environment said too (so that
-a step is an action with its observation), and after a tool call without an answer. With `segments` every segment begins
-one, but one that goes on after ABORTED. A place with a reward of its own ends a step for estimators that use such rewards
-(`rewarded`); for others a score inside a path changes nothing. So a segment that only ends (a policy change, a boundary
-without a fork) begins a step with `segments` alone.
+For every estimator a step begins after the prompt and where scored paths part or end. With
+`branches` that is all: a step is a run between two forks, whatever its content. With `turns` a step
+begins also after an environment's output (so that a step is an action with its observation), and
+after a tool call without an answer. With `segments` every segment begins a step, unless it
+continues an ABORTED one.
+
+A place with a reward of its own ends a step for estimators that use such rewards (`rewarded`); for
+others a score inside a path changes nothing. So a segment that only ends (a policy change, a
+boundary without a fork) begins a step with `segments` alone.
 """
 
 from dataclasses import dataclass, field
@@ -19,33 +22,40 @@ TURNS, SEGMENTS, BRANCHES = "turns", "segments", "branches"
 
 @dataclass(slots=True)
 class Step:
-    """One step. nodes: its nodes, from above to below; paths: scored leaves at or below."""
+    """One step of a tree.
+
+    above: index of the step before, -1 for a prompt
+    nodes: its nodes, from above to below
+    """
 
     above: int
     nodes: list[Node] = field(default_factory=list)
 
     @property
     def paths(self) -> int:
+        """Number of scored leaves at or below."""
         return self.nodes[0].paths
 
     @property
     def observed(self) -> bytes:
-        """What the environment said last in it, as token bytes; empty where it said nothing."""
-        said: list[bytes] = []
+        """Last output of the environment in it, as token bytes; empty without any."""
+        outputs: list[bytes] = []
         for node in reversed(self.nodes):
             if node.segment.kind is not Kind.TOOL:
                 break
-            said.append(node.tokens_T.tobytes())
-        return b"".join(reversed(said))
+            outputs.append(node.tokens_T.tobytes())
+        return b"".join(reversed(outputs))
 
 
 def steps_of(
     view: TreeView, by: str = TURNS, rewarded: bool = False
 ) -> tuple[list[Step], list[int]]:
-    """Return the steps of a tree, parents first, and the step of each node; -1 where no scored leaf is below.
+    """Return the steps of a tree, parents first, and the step of each node.
 
-    by: what begins a step.
-    rewarded: whether a place with a reward of its own ends one.
+    The step is -1 for nodes without a scored leaf below.
+
+    by: definition of a step: turns, segments or branches
+    rewarded: whether a place with a reward of its own ends one
     """
     steps: list[Step] = []
     step_N = [-1] * len(view.nodes)
@@ -67,7 +77,7 @@ def _has_reward(view: TreeView, node: Node) -> bool:
 
 
 def _parts(above: Node, node: Node, by: str) -> bool:
-    """Whether a step ends with `above`."""
+    """Return whether a step ends with `above`."""
     kind, after = above.segment.kind, node.segment.kind
     if above.paths != node.paths:
         return True

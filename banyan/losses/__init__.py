@@ -1,7 +1,8 @@
-"""Losses by name, and what may be set of them. Pure and without torch, so that a recipe is checked wherever it is read.
+"""Losses by name, and their settings; without torch, so that a recipe is checked anywhere.
 
-A recipe names a loss in `optimise.loss`; its settings are those of its surrogate, of the aggregation, and the parts that any
-loss may have. The learner builds its own classes, which compute, from the same settings (`Library`).
+A recipe names a loss in `optimise.loss`. Its settings are those of its surrogate, of the
+aggregation, and of the parts that any loss may have. The learner builds its own classes, which
+compute, from the same settings (`Library`).
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ from banyan.plugins import checks
 
 
 class Kind(NamedTuple):
-    """A loss: its surrogate, and settings that it has unless others are given."""
+    """Loss: its surrogate, and defaults of settings."""
 
     surrogate: type[Any]
     defaults: Mapping[str, Any] = {}
@@ -37,12 +38,12 @@ _OWN = {"old", "entropy", "forced", "shaping"}
 
 @dataclass(frozen=True)
 class Library:
-    """The classes that losses are built of. own: those that take the place of settings of the same name."""
+    """Classes that losses are built of. own: replacements of settings classes, by their names."""
 
     own: Mapping[str, type[Any]]
 
     def of(self, settings: type[Any]) -> type[Any]:
-        """The class for some settings."""
+        """Return the class for some settings."""
         return self.own.get(settings.__name__, settings)
 
 
@@ -50,12 +51,15 @@ SETTINGS = Library({})
 
 
 def check(name: str, settings: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for settings that a loss does not take."""
+    """Raise InvalidInput for settings that a loss does not have."""
     build(name, settings)
 
 
 def build(name: str, settings: Mapping[str, Any], library: Library = SETTINGS) -> Any:
-    """The loss of a recipe. Settings of the aggregation stand beside the loss's own. Raises InvalidInput."""
+    """Return the loss of a recipe.
+
+    Settings of the aggregation stand beside the loss's own. Raises InvalidInput.
+    """
     try:
         if name == "dpo":
             return _made(library.of(surrogates.Dpo), settings, "it")
@@ -64,12 +68,12 @@ def build(name: str, settings: Mapping[str, Any], library: Library = SETTINGS) -
         raise InvalidInput(f"loss {name!r}: {error}") from None
 
 
-def _composed(kind: Kind, given: Mapping[str, Any], library: Library) -> Any:
+def _composed(kind: Kind, own_settings: Mapping[str, Any], library: Library) -> Any:
     surrogate, aggregate = library.of(kind.surrogate), library.of(parts.Aggregate)
-    some = {"importance": parts.Importance, "reject": parts.Rejection, "kl": parts.Kl}
+    optional_parts = {"importance": parts.Importance, "reject": parts.Rejection, "kl": parts.Kl}
     own, shared = _names(surrogate), _names(aggregate)
-    _refuse_unknown(given, own | shared | set(some) | _OWN, "it")
-    settings = {**kind.defaults, **given}
+    _refuse_unknown(own_settings, own | shared | set(optional_parts) | _OWN, "it")
+    settings = {**kind.defaults, **own_settings}
     mode = getattr(surrogate, "MODE", settings.get("mode"))
     if mode != settings.get("mode"):
         raise ValueError(
@@ -81,14 +85,14 @@ def _composed(kind: Kind, given: Mapping[str, Any], library: Library) -> Any:
         **_rest(settings),
         **{
             n: _made(library.of(cls), settings[n], n)
-            for n, cls in some.items()
+            for n, cls in optional_parts.items()
             if settings.get(n) is not None
         },
     )
 
 
 def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that belong to no part."""
+    """Return the settings that belong to no part."""
     rest = {name: settings[name] for name in _OWN & set(settings)}
     _check(parts.Composed, rest, "it")
     forced = rest.get("forced", {})
@@ -103,27 +107,32 @@ def _names(cls: type[Any]) -> set[str]:
     return {f.name for f in fields(cls)}
 
 
-def _refuse_unknown(given: Collection[str], known: Collection[str], what: str) -> None:
-    unknown = sorted(set(given) - set(known))
+def _refuse_unknown(names: Collection[str], known: Collection[str], what: str) -> None:
+    unknown = sorted(set(names) - set(known))
     if unknown:
         raise ValueError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
 
 
-def _made(cls: type[Any], given: Any, what: str) -> Any:
-    """The part with the settings given. Raises ValueError."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{what} {given!r} must be a mapping of {', '.join(sorted(_names(cls)))}")
-    _refuse_unknown(given, _names(cls), what)
-    _check(cls, given, what)
-    return cls(**given)
+def _made(cls: type[Any], settings: Any, what: str) -> Any:
+    """Return a part with its settings. Raises ValueError."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(
+            f"{what} {settings!r} must be a mapping of {', '.join(sorted(_names(cls)))}"
+        )
+    _refuse_unknown(settings, _names(cls), what)
+    _check(cls, settings, what)
+    return cls(**settings)
 
 
-def _check(cls: type[Any], given: Mapping[str, Any], what: str) -> None:
-    """Raises ValueError for a value that is not of the kind of the part's own default. Others are not looked at."""
+def _check(cls: type[Any], settings: Mapping[str, Any], what: str) -> None:
+    """Raise ValueError for a value that differs in kind from the part's own default.
+
+    Values without a number or text as default are not checked.
+    """
     for field in fields(cls):
-        if field.name in given and isinstance(field.default, float | int | str):
+        if field.name in settings and isinstance(field.default, float | int | str):
             checks.like(
                 field.name if what == "it" else f"{what}.{field.name}",
-                given[field.name],
+                settings[field.name],
                 field.default,
             )

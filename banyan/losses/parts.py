@@ -1,4 +1,4 @@
-"""Settings of what any loss but dpo may have: aggregation, importance weights, rejection, KL, and how it is put together."""
+"""Settings of the parts of all losses but dpo: aggregation, importance, rejection, KL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,13 +26,16 @@ FORCED = ("policy", "shaped")
 
 @dataclass(frozen=True)
 class Aggregate:
-    """token-mean: Σ l / tokens. seq-mean-token-mean: mean over paths of their mean. seq-mean-token-sum: mean over paths of
-    their sum. seq-mean-token-sum-norm: Σ l / `length`, a constant (Dr. GRPO). seq-mean-token-sum-const: mean over paths of
-    their sum / `length` (TRL's form of it).
+    """Aggregation of token losses.
 
-    count: how often a token counts that several paths hold. paths: once a path. nodes: once, its loss being the mean over
-    its paths; with an advantage per node that is the node's loss. A path's own mean would then be of nothing, so
-    seq-mean-token-mean is refused.
+    mode: token-mean: Σ l / tokens. seq-mean-token-mean: mean over paths of their mean.
+        seq-mean-token-sum: mean over paths of their sum. seq-mean-token-sum-norm: Σ l / `length`, a
+        constant (Dr. GRPO). seq-mean-token-sum-const: mean over paths of their sum / `length`
+        (TRL's form of it).
+    length: the constant of the last two modes, tokens
+    count: weight of a token that several paths share. paths: once for each path. nodes: once, with
+        the mean of the loss over its paths; with an advantage per node that is the node's loss.
+        seq-mean-token-mean is then refused, as the mean of a path has no meaning.
     """
 
     mode: str = "token-mean"
@@ -49,14 +52,20 @@ class Aggregate:
             raise ValueError(f"count {self.count!r} must be paths or nodes")
         if self.count == "nodes" and self.mode == "seq-mean-token-mean":
             raise ValueError(
-                "count nodes counts a token once, mode seq-mean-token-mean once a path; use token-mean"
+                "count nodes counts a token once, mode seq-mean-token-mean once a path; use "
+                "token-mean"
             )
 
 
 @dataclass(frozen=True)
 class Importance:
-    """level: a weight a token, or one a path (the product of its tokens'). bound: what is beyond `cap` or `floor` (0 for
-    none) is brought back to it, or weighs nothing. normalise: weights are divided by their mean over the batch."""
+    """Importance weights.
+
+    level: token: a weight for each token. sequence: one for each path, the product of its tokens'.
+    bound: weights beyond `cap` or `floor` are brought back to it (truncate) or become 0 (mask)
+    cap, floor: bounds of a weight; 0 for none
+    normalise: whether weights are divided by their mean over the batch
+    """
 
     level: str = "sequence"
     bound: str = "truncate"
@@ -73,24 +82,26 @@ class Importance:
             )
 
 
+# Defaults of a statistic: over, low, high.
 _REJECTED = {
     "k1": ("sum", 0.5, 2.0),
     "k2": ("mean", 0.0, 0.01),
     "k3": ("mean", 0.0, 0.01),
-}  # over, low, high
+}
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Rejects a token (over: token) or a path by how far sampling and training are apart there.
+    """Rejection of tokens or paths by the distance between sampling and training.
 
-    by: k1, the ratio itself; k2, half the squared log-ratio; k3, e^d − d − 1.
-    over: each token by itself; a path by its worst token, by its sum (k1: the ratio of the path) or by its mean (k1: the
-    geometric mean).
-    low, high: k1 must lie between them. k2 and k3 are never below 0 and have `high` alone.
+    by: k1: the ratio itself. k2: half the squared log-ratio. k3: e^d − d − 1.
+    over: token: each token by itself. worst, sum, mean: a path by its worst token, by its sum (k1:
+        the ratio of the path) or by its mean (k1: the geometric mean). Empty for the statistic's
+        own.
+    low, high: bounds of k1; k2 and k3 are never below 0 and have `high` alone
 
-    Defaults go by the statistic (Liu et al. 2025, Rollout Correction in verl): with k1 the ratio of a path lies in 0.5..2,
-    with k2 and k3 a path's mean is at most 0.01.
+    Defaults depend on the statistic (Liu et al. 2025, Rollout Correction in verl): with k1 the
+    ratio of a path lies in 0.5..2, with k2 and k3 a path's mean is at most 0.01.
     """
 
     by: str = "k1"
@@ -106,7 +117,8 @@ class Rejection:
         checks.like("reject.high", high, 0.0)
         if self.by != "k1" and low:
             raise ValueError(
-                f"reject.low {low} is a bound of the ratio, by k1; {self.by} is never below 0, so leave low out"
+                f"reject.low {low} is a bound of the ratio, by k1; {self.by} is never below 0, so "
+                "leave low out"
             )
         if high <= 0:
             raise ValueError(f"reject.high {high} must be above 0")
@@ -117,7 +129,7 @@ class Rejection:
 
     @property
     def unit(self) -> str:
-        """The unit of rejection: `over` if it is set, else the statistic's own."""
+        """Unit of rejection: `over` if set, else the statistic's own."""
         return self.over or _REJECTED[self.by][0]
 
     @property
@@ -129,8 +141,14 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Kl:
-    """coef: factor of the estimate. where: `loss` adds it to each token's loss, times the ratio with `by_ratio`; `reward`
-    takes the sum over a leaf's path, at the log-probs that it was sampled with, from the leaf's reward."""
+    """Penalty on the KL divergence from the reference.
+
+    coef: factor of the estimate
+    estimator: k1, k2, k3 or k3+
+    where: loss: added to each token's loss. reward: the sum over a leaf's path, at the log-probs
+        that it was sampled with, is subtracted from the leaf's reward.
+    by_ratio: in the loss, whether the estimate is multiplied by the ratio
+    """
 
     coef: float = 0.001
     estimator: str = "k3"
@@ -149,9 +167,16 @@ class Kl:
 
 @dataclass(frozen=True)
 class Composed:
-    """old: what ratios are taken to (Tokens.old); by default proximal where importance weights correct for sampling, else
-    sampled. forced: origin → how its tokens take a loss: `policy`, as if the policy had sampled them, or `shaped`, −A π / (π
-    + shaping) without a ratio (LUFFY). Origins that are not named are context."""
+    """Loss made of a surrogate and parts.
+
+    old: policy that ratios are taken to (Tokens.old); by default proximal with importance weights,
+        else sampled
+    forced: origin → loss of its tokens. policy: as if the policy had sampled them. shaped: −A π /
+        (π + shaping) without a ratio (LUFFY, Yan et al. 2025, arXiv 2504.14945). Other origins are
+        context.
+    entropy: factor of the entropy bonus
+    shaping: constant of `shaped`
+    """
 
     surrogate: Any
     aggregate: Aggregate = field(default_factory=Aggregate)
@@ -168,7 +193,8 @@ class Composed:
             raise ValueError(f"old {self.old!r} must be one of {', '.join(OLD)}")
         if self.importance and self.old in ("sampled", "behaviour"):
             raise ValueError(
-                f"old {self.old} corrects for sampling already; with `importance` leave it out, or set proximal"
+                f"old {self.old} corrects for sampling already; with `importance` leave it out, or "
+                "set proximal"
             )
         if self.old and not getattr(self.surrogate, "uses_ratio", True):
             raise ValueError("there is no ratio, so no `old` either; leave it out")
@@ -182,7 +208,8 @@ class Composed:
             ):
                 known = ", ".join(o.name.lower() for o in Origin if o)
                 raise ValueError(
-                    f"forced {origin}: {how!r} must be an origin ({known}) with one of {', '.join(FORCED)}"
+                    f"forced {origin}: {how!r} must be an origin ({known}) with one of "
+                    f"{', '.join(FORCED)}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Settings of the surrogates: what each loss has of its own. The learner's classes of the same names compute with them."""
+"""Settings of the surrogates. The learner's classes of the same names compute with them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,7 +7,7 @@ PAIRS = ("best", "all")
 
 
 def check_clip(low: float, high: float) -> None:
-    """Raises ValueError for a range that is none."""
+    """Raise ValueError unless the clip range is valid."""
     if not 0 <= low <= 1:
         raise ValueError(f"clip_low {low} must lie in [0, 1]")
     if high < 0:
@@ -16,8 +16,12 @@ def check_clip(low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class PpoClip:
-    """How far a ratio may leave 1 below and above, and the bounds for negative advantages (0 for none; a `delta` of 0 for
-    the same as dual_clip)."""
+    """Clip range of a ratio, and bounds for negative advantages.
+
+    clip_low, clip_high: distances from 1 below and above
+    dual_clip: bound for negative advantages; 0 for none
+    delta: the same for ratios above 1 + clip_high; 0 for the value of dual_clip
+    """
 
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -34,7 +38,10 @@ class PpoClip:
 
 @dataclass(frozen=True)
 class Gspo:
-    """The clip range of the path's ratio, which a mean over many tokens keeps near 1, and what the ratio is made over."""
+    """Clip range of the path's ratio, which a mean over many tokens keeps near 1.
+
+    over: definition of the path's ratio: mean or product of its tokens
+    """
 
     MODE: ClassVar[str] = "seq-mean-token-mean"
 
@@ -50,8 +57,10 @@ class Gspo:
 
 @dataclass(frozen=True)
 class Cispo:
-    """The weight stays in 1 − clip_low .. 1 + clip_high. From a clip_low of 1 on it has no lower bound. By default it has
-    none, and 5 as the upper one."""
+    """Bounds of the weight: 1 − clip_low .. 1 + clip_high.
+
+    From a clip_low of 1 on there is no lower bound. The default has none, and 5 as the upper one.
+    """
 
     clip_low: float = 1.0
     clip_high: float = 4.0
@@ -62,7 +71,13 @@ class Cispo:
 
 @dataclass(frozen=True)
 class EchoClip:
-    """The range of ε, its slope κ, the tail that confidence is measured over, and PPO's dual clip (0 for none)."""
+    """Clip range ε by confidence, and PPO's dual clip.
+
+    eps_min, eps_max: range of ε
+    kappa: slope κ
+    tail: tokens over which confidence is measured
+    dual_clip: bound for negative advantages; 0 for none
+    """
 
     eps_min: float = 0.05
     eps_max: float = 0.2
@@ -83,14 +98,18 @@ class EchoClip:
 
 @dataclass(frozen=True)
 class Reinforce:
-    """None of its own."""
+    """Surrogate without settings."""
 
     uses_ratio: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class Otr:
-    """kappa: the temperature of the draws over that of sampling. beta: what a draw earns that is not the label."""
+    """Settings of one-token rollouts.
+
+    kappa: temperature of the draws over that of sampling
+    beta: reward of a draw that is not the label
+    """
 
     uses_ratio: ClassVar[bool] = False
 
@@ -106,8 +125,12 @@ class Otr:
 
 @dataclass(frozen=True)
 class Dpo:
-    """beta: how far the policy may leave the reference. pairs: `best`, the best child with each that is worse; `all`, each
-    child with each that is worse. margin: by how much the advantages must differ at least."""
+    """Settings of direct preference optimisation on pairs of siblings.
+
+    beta: strength of the pull to the reference
+    pairs: best: the best child with each worse one. all: each child with each worse one.
+    margin: least difference of the advantages
+    """
 
     beta: float = 0.1
     pairs: str = "best"

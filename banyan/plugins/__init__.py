@@ -1,8 +1,8 @@
-"""The protocols that plugins implement, one per axis (DESIGN 6). A plugin is one file of one idea.
+"""Protocols that plugins implement, one module per axis. A plugin is one file of one idea.
 
-Plugins are pure: they see recorded facts and return decisions. They never see tensors, weights, sockets or clocks.
-Registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`, `banyan.replay`, `banyan.optimise`) or named
-as module:attribute.
+Plugins are pure: they see recorded facts and return decisions, never tensors, weights, sockets or
+clocks. They are registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`,
+`banyan.replay`, `banyan.optimise`) or named as module:attribute.
 """
 
 from banyan.plugins.control import (

@@ -1,4 +1,4 @@
-"""Settings of plugins: numbers are numbers, and within bounds. The registry names the plugin of a ValueError."""
+"""Checks of plugin settings. The registry adds the plugin's name to a ValueError."""
 
 import sys
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _KINDS = {int: "a whole number", bool: "true or false", str: "a name"}
 
 
 def whole(part: Any, names: Iterable[str], least: int, most: int | None = None) -> None:
-    """Each is a whole number of these bounds."""
+    """Raise ValueError unless each named setting is a whole number within the bounds."""
     for name in names:
         value = getattr(part, name)
         if type(value) is not int or value < least or (most is not None and value > most):
@@ -17,13 +17,13 @@ def whole(part: Any, names: Iterable[str], least: int, most: int | None = None) 
 
 
 def finite(part: Any, names: Iterable[str]) -> None:
-    """Each is a finite number."""
+    """Raise ValueError unless each named setting is a finite number."""
     for name in names:
         _finite(name, getattr(part, name))
 
 
 def like(name: str, value: Any, default: float | int | str) -> None:
-    """The value is of the kind of a default: a finite number, a whole number, true or false, or a name."""
+    """Raise ValueError unless the value is of the same kind as a default."""
     if isinstance(default, float):
         _finite(name, value)
     elif type(value) is not type(default):
@@ -31,7 +31,6 @@ def like(name: str, value: Any, default: float | int | str) -> None:
 
 
 def _finite(name: str, value: Any) -> None:
-    if (
-        type(value) not in (int, float) or not abs(value) <= sys.float_info.max
-    ):  # 10**400 is no float either
+    # The comparison is exact for integers too large for a float, such as 10**400.
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{name} must be a finite number, got {value!r}")

@@ -1,4 +1,4 @@
-"""Control: which groups come next, and how room is shared out among trees."""
+"""Control: the next groups, and shares of the growth budget among trees."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,39 +7,52 @@ from typing import Any, Protocol
 from banyan.draws import Draws
 from banyan.plugins.filter import Row
 
-MOST_TREES = 1024  # of a group: of an allocation, and of a recipe
+MOST_TREES = 1024  # of a group, in an allocation and in a recipe
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What a training group came to. A fact once a batch has taken the group, or given it up as teaching nothing."""
+    """Outcome of a training group, known once a batch has taken the group or dropped it.
+
+    ordinal: position of the group among the training groups
+    row: index among the task's training rows
+    batch: batch that took or dropped it; that batch made policy batch + 1
+    rewards: rewards of its scored leaves
+    lengths: sampled tokens on the paths to the same leaves
+    """
 
     ordinal: int
-    row: int  # of the task's training rows
-    batch: int  # the batch that took it or gave it up; that batch made policy batch + 1
-    rewards: tuple[float, ...] = ()  # of its scored leaves
-    lengths: tuple[int, ...] = ()  # sampled tokens on the paths to the same leaves
+    row: int
+    batch: int
+    rewards: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
 
     @property
     def mean(self) -> float | None:
-        """Mean reward; None where no leaf has one."""
+        """Mean reward; None if no leaf has one."""
         return sum(self.rewards) / len(self.rewards) if self.rewards else None
 
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """What became of one training row so far."""
+    """History of one training row.
 
-    opened: int = 0  # groups that got it
-    closed: int = 0  # of these, groups that are facts
-    newest: int = -1  # the newest ordinal that got it; -1 for none
-    groups: tuple[
-        GroupFacts, ...
-    ] = ()  # its newest facts, oldest of them first; at most `KEPT_GROUPS`
-    longest_success: int | None = (
-        None  # tokens of the longest path ever with a reward of at least the curriculum's `right`
-    )
-    solved: str = ""  # the newest answer with such a reward, for curricula that say `solved_chars`; of the newest rows only
+    opened: groups that got it
+    closed: those of them with an outcome
+    newest: newest ordinal that got it; -1 for none
+    groups: its newest outcomes, oldest first; at most `KEPT_GROUPS`
+    longest_success: tokens of the longest path ever with a reward of at least the curriculum's
+        `right`
+    solved: newest answer with such a reward, for curricula with `solved_chars`; kept for the newest
+        `KEPT_SOLVED` rows
+    """
+
+    opened: int = 0
+    closed: int = 0
+    newest: int = -1
+    groups: tuple[GroupFacts, ...] = ()
+    longest_success: int | None = None
+    solved: str = ""
 
 
 KEPT_GROUPS = 4
@@ -49,79 +62,104 @@ NO_STATS = RowStats()
 
 @dataclass(frozen=True, slots=True)
 class PromptStats:
-    """The training rows and what is known of them: facts of the batches before `Budget.batches`, and no others."""
+    """Training rows and their history: outcomes of the batches before `Budget.batches` only.
+
+    rows: training rows of the task
+    prompts: text of each row's prompt, made on access
+    stats: history of the rows that a group was opened for
+    """
 
     rows: Sequence[Row]
-    prompts: Sequence[str]  # the text of each row's prompt, made when it is asked for
-    stats: Mapping[int, RowStats] = field(
-        default_factory=dict
-    )  # of rows that a group was opened for
+    prompts: Sequence[str]
+    stats: Mapping[int, RowStats] = field(default_factory=dict)
 
     def of(self, row: int) -> RowStats:
-        """What became of a row."""
+        """Return the history of a row."""
         return self.stats.get(row, NO_STATS)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is to be filled, and what the recipe says without a curriculum."""
+    """Groups to fill, and the recipe's values without a curriculum.
 
-    ordinals: range  # training groups, those before them have their rows
-    batches: int  # committed: the facts are those of batches 0..batches-1
+    ordinals: training groups to fill; those before them have their rows
+    batches: committed batches: outcomes are those of batches 0..batches-1
+    groups_per_batch: groups that a batch takes
+    trees: trees of a group
+    max_new_tokens: sampled tokens of a path; an allocation may only ask for fewer
+    settings: settings of the tree policy
+    """
+
+    ordinals: range
+    batches: int
     groups_per_batch: int
-    trees: int  # of a group
-    max_new_tokens: int  # of a path; an allocation may only ask for fewer
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the tree policy
+    trees: int
+    max_new_tokens: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one group gets. None and empty mean: as the recipe says."""
+    """Decision for one group. None and empty mean the recipe's value.
+
+    row: index among the training rows
+    trees: trees of the group
+    settings: settings of the tree policy, over those of the recipe: width …
+    max_new_tokens: sampled tokens of a path
+    messages: {role, content}, put before the prompt and after its system message
+    why: reason for people
+    """
 
     row: int
     trees: int | None = None
-    settings: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of the tree policy, over those of the recipe: width …
+    settings: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None
-    messages: tuple[
-        Mapping[str, str], ...
-    ] = ()  # {role, content}, put before the prompt and after its system message
-    why: str = ""  # for people
+    messages: tuple[Mapping[str, str], ...] = ()
+    why: str = ""
 
 
 class Curriculum(Protocol):
-    """Decides what the next training groups are. Pure: the same facts, budget and seed give the same allocations.
+    """Rule for the next training groups. Pure: equal facts, budget and seed give equal allocations.
 
-    A curriculum with `fixed = True` looks at no facts: an ordinal always gets the same, in every process. What any
-    other decides is stored before the first tree of the group is opened, and what is stored is what holds: after a crash it
-    is read, not decided again. `right`: rewards of at least this count as successes in `RowStats`; 0.5 by default.
-    `solved_chars`: characters that it wants of an answer that succeeded, of each row; none by default.
+    A curriculum with `fixed = True` uses no facts: an ordinal always gets the same allocation, in
+    every process. Decisions of any other are stored before the first tree of the group is opened,
+    and the stored decision holds: after a crash it is read, not made again.
+
+    right: rewards of at least this count as successes in `RowStats`; 0.5 by default
+    solved_chars: characters to keep of a successful answer of each row; none by default
     """
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
-        """One allocation for each of `budget.ordinals`. `rng` has the run's seed."""
+        """Return an allocation for each of `budget.ordinals`. `rng` has the run's seed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A tree that waits for room: as many leaves as it was given have ended."""
+    """Tree that waits for growth budget: as many leaves as it was granted have ended.
+
+    leaves: leaves of the tree
+    rewards: rewards of those that could be scored
+    """
 
     leaves: int
-    rewards: tuple[float, ...] = ()  # of those that could be scored
+    rewards: tuple[float, ...] = ()
 
 
 class RoomShare(Protocol):
-    """Shares leaves out among trees that wait for room, a tree a prompt. Pure.
+    """Rule that shares leaves among waiting trees, one tree per prompt. Pure.
 
-    Each prompt brings `rollouts` leaves to the pot. A tree's first leaves are its tree policy's `start`; the rest is given
-    in `phases` - 1 rounds of about the same size, in each of which those trees of a block take part that wait.
+    Each prompt brings `rollouts` leaves to the pot. A tree's first leaves are its tree policy's
+    `start`; the rest is granted in `phases` - 1 rounds of about the same size, among the trees of a
+    block that wait.
     """
 
     rollouts: int
     phases: int
 
     def share(self, trees: Sequence[Waiting], budget: int, most: int, given: int) -> Sequence[int]:
-        """How many of `budget` further leaves each tree gets, up to `most` in all. `given`: leaves of the block so far."""
+        """Return how many of `budget` further leaves each tree gets, up to `most` in all.
+
+        given: leaves of the block so far
+        """
         ...

@@ -1,21 +1,26 @@
-"""Scorers: what a completion of a row's prompt is worth, alone or among those of its group."""
+"""Scorers: the value of a completion of a row's prompt, alone or among those of its group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Transcript = str
-MOST_REPAIR = 16_384  # characters: a step, not another answer
-_MOST_COUNTED = 2**31 - 1  # characters and steps: what messages hold
+MOST_REPAIR = 16_384  # characters: enough for a step, not for another answer
+_MOST_COUNTED = 2**31 - 1  # characters and steps: the range of the message's fields
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """How a completion could be put right (SCOPE, card 38): its first `keep` characters are right, and `text` should follow.
+    """Repair of a completion (SCOPE, arXiv 2602.24110): a right beginning and its next text.
 
-    step: the first wrong step, from 1; steps: how many the completion has. A repair whose text is longer than `MOST_REPAIR`,
-    or no valid text, is left out of its score, and the verifier's log says so; the value stays.
+    A repair whose text is longer than `MOST_REPAIR`, or is no valid text, is left out of its score
+    with a line in the verifier's log; the value stays.
+
+    keep: characters of the completion that are right
+    text: text that should follow them
+    step: number of the first wrong step, from 1
+    steps: number of steps of the completion
     """
 
     keep: int
@@ -34,7 +39,10 @@ class Repair:
             )
 
     def unsendable(self) -> str:
-        """Why no message can carry its text; empty if one can. Not an error of its score, which may well be right."""
+        """Return the reason why no message can carry the text; empty if one can.
+
+        It is no error of the score, which may well be right.
+        """
         if len(self.text) > MOST_REPAIR:
             return f"its text has more than {MOST_REPAIR} characters"
         try:
@@ -46,7 +54,12 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A value, with its named parts, and for a wrong completion how it could be put right, if the scorer knows."""
+    """Value of a completion.
+
+    value: the score
+    parts: named parts of the score
+    repair: for a wrong completion, its repair if the scorer knows one
+    """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -55,14 +68,18 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Unscorable:
-    """Why there is no value. Never a reward of 0."""
+    """Missing value. It never counts as a reward of 0.
+
+    reason: cause for people
+    retry: whether it is an infrastructure fault that may pass
+    """
 
     reason: str
-    retry: bool = False  # an infrastructure fault that may pass
+    retry: bool = False
 
 
-# Scorers of one completion that are Banyan's own pure code, by the classes that their names must lead to: they alone run
-# without the verifier's sandbox, whatever a plugin says of itself.
+# Scorers of single completions that are Banyan's own pure code, with the classes that their names
+# must lead to. They alone run without the verifier's sandbox, whatever a plugin declares.
 UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
@@ -70,25 +87,26 @@ UNCONFINED: Mapping[str, str] = {
 
 
 def unconfined(name: str, scorer: object) -> bool:
-    """Whether a scorer that was found by this name is one of those."""
+    """Return whether a scorer found under this name runs without the verifier's sandbox."""
     return UNCONFINED.get(name) == f"{type(scorer).__module__}:{type(scorer).__qualname__}"
 
 
 class Scorer(Protocol):
-    """Scores one completion. `UNCONFINED` alone decides where it runs."""
+    """Scorer of single completions. `UNCONFINED` alone decides where it runs."""
 
     name: str
     version: str
 
     def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
-        """The score of a completion of a row's prompt."""
+        """Return the score of a completion of a row's prompt."""
         ...
 
 
 class GroupScorer(Protocol):
-    """Scores all completions of a group together: majority, ranking. Pure: the same completions get the same scores.
+    """Scorer of all completions of a group together, such as a majority vote or a ranking.
 
-    Completions come by index of their tree and then from left to right. Trees that were dropped have none.
+    Pure: the same completions get the same scores. Completions come by index of their tree and then
+    from left to right; dropped trees have none.
     """
 
     name: str
@@ -97,5 +115,5 @@ class GroupScorer(Protocol):
     def score_group(
         self, completions: Sequence[Transcript], row: Row
     ) -> Sequence[Scored | Unscorable]:
-        """One score for each completion, in their order."""
+        """Return a score for each completion, in their order."""
         ...

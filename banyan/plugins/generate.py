@@ -1,4 +1,4 @@
-"""Tree policies: what they see of a tree, what they plan, and who is asked while it grows."""
+"""Tree policies: their view of a tree, their plans, and the parties that they may ask."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,12 +10,12 @@ from banyan.segment import Origin, Sampling, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf, Tree
 
-Rewards = Mapping[Leaf, float | None]  # None: it could not be scored
+Rewards = Mapping[Leaf, float | None]  # None: unscorable
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Branch:
-    """A place in a tree: the ordinal-th continuation of the first `fork` tokens of `parent`."""
+    """Place in a tree: the ordinal-th continuation of the first `fork` tokens of `parent`."""
 
     parent: bytes
     fork: int
@@ -24,9 +24,12 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """How a leaf's path could be put right: the tokens that should follow `place`, a place on it.
+    """Repair of a leaf's path.
 
-    step: the first wrong step, from 1; steps: how many the path has.
+    place: place on the path up to which it is right
+    tokens: tokens that should follow the place
+    step: number of the first wrong step, from 1
+    steps: number of steps of the path
     """
 
     place: Leaf
@@ -37,10 +40,14 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Samples one segment at a branch.
+    """Order to sample one segment at a branch.
 
-    forced: tokens that are put first: a FORCED segment of `origin` at the branch, whose continuation at its end with ordinal
-    0 is what is sampled. max_new_tokens counts sampled tokens only.
+    branch: place of the segment
+    sampling: parameters of the draw; max_new_tokens counts sampled tokens only
+    forced: tokens that are put first: a FORCED segment of `origin` at the branch, whose
+        continuation at its end with ordinal 0 is the sampled one
+    signals: signals that the engine should record
+    origin: origin of forced tokens
     """
 
     branch: Branch
@@ -52,7 +59,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class LeafMark:
-    """Ends a path at a leaf, with the reason that people see: stop, length, repetition …"""
+    """Order to end a path at a leaf, with a reason for people: stop, length, repetition …"""
 
     leaf: Leaf
     reason: str
@@ -60,64 +67,83 @@ class LeafMark:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a tree policy decides. `done` means that no branch will ever be asked for again."""
+    """Decision of a tree policy.
+
+    expansions: segments to sample
+    leaves: paths to end
+    prunes: running branches to stop, with the number of tokens to keep
+    done: whether no further branch will ever be requested
+    dropped: marked leaves that are leaves no more; where a path goes on, the score is the place's
+        own
+    """
 
     expansions: tuple[Expansion, ...] = ()
     leaves: tuple[LeafMark, ...] = ()
-    prunes: tuple[tuple[Branch, int], ...] = ()  # running branch, tokens to keep
+    prunes: tuple[tuple[Branch, int], ...] = ()
     done: bool = False
-    dropped: tuple[
-        Leaf, ...
-    ] = ()  # marked, and no leaves of the tree: where a path goes on, the score is the place's own
+    dropped: tuple[Leaf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthBudget:
-    """What spans trees and is decided by control; the only way it reaches a plan."""
+    """Part of control's decisions that spans trees; its only way into a plan.
+
+    max_leaves: leaves that the tree may have; None before control's first decision
+    step: optimizer steps before the tree was opened
+    final: whether control will grant no more; set only for policies with `needs_room`
+    """
 
     max_leaves: int | None = None
-    step: int = 0  # optimizer steps before the tree was opened
-    final: bool = (
-        False  # whether control will give no more; only where the policy says `needs_room`
-    )
+    step: int = 0
+    final: bool = False
 
 
 Room = GrowthBudget
-"""The name that plugins before knew it by."""
+"""Former name of GrowthBudget, kept for plugins."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthView:
-    """What a tree policy sees: the tree so far, the branches in flight, the leaves marked, and the texts of segments."""
+    """View of a growing tree for its tree policy.
+
+    tree: segments so far
+    seed: seed of the tree
+    max_path_tokens: policy tokens that a path may hold at most
+    in_flight: branches that are being sampled
+    leaves: marked leaves with their reasons
+    rewards: rewards of marked leaves; see TreePolicy.needs_scores
+    sampling: the recipe's sampling; a plan may change it
+    repairs: repairs of leaves with a reward, if a scorer knows one
+    """
 
     tree: Tree
     seed: int
-    max_path_tokens: int  # policy tokens that a path may hold at most
+    max_path_tokens: int
     in_flight: AbstractSet[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
-    rewards: Rewards = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
-    sampling: Sampling = field(
-        default_factory=Sampling
-    )  # what the recipe asks for; a plan may change it
-    repairs: Mapping[Leaf, Repaired] = field(
-        default_factory=dict
-    )  # of leaves with a reward, where a scorer knows one
+    rewards: Rewards = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    repairs: Mapping[Leaf, Repaired] = field(default_factory=dict)
 
     @property
     def root(self) -> Segment:
-        """The prompt. There is always one."""
+        """Prompt segment of the tree; always present."""
         assert self.tree.root is not None
         return self.tree.root
 
     def policy_tokens(self, segment: Segment) -> int:
-        """Tokens after the prompt on the path to the end of `segment`."""
+        """Return the number of tokens after the prompt on the path to the end of `segment`."""
         return self.tree.prefix_length(segment.id, len(segment)) - len(self.root)
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a view holds since the last plan, or holds no more: segments, parents first; leaves that have their rewards;
-    branches that were in flight and ended without a token."""
+    """Changes of a view since the last plan.
+
+    segments: new segments, parents first
+    scored: leaves whose rewards have arrived
+    gone: branches that were in flight and ended without a token
+    """
 
     segments: Sequence[Segment] = ()
     scored: Sequence[Leaf] = ()
@@ -128,18 +154,24 @@ NOTHING_NEW = News()
 
 
 class Planner(Protocol):
-    """A plan of one tree that goes on as the tree grows. It begins with all that the view holds."""
+    """Incremental planner of one tree. It begins with all that the view holds."""
 
     def plan(self, news: News = NOTHING_NEW) -> Plan:
-        """What is new in the policy's plan. All that was said adds up to what `TreePolicy.plan` says of the view now."""
+        """Return the new part of the plan.
+
+        The parts together equal the result of `TreePolicy.plan` on the current view.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A token of a leaf's path where the head's score counts: the path's `at`-th POLICY token, from 0.
+    """Token of a leaf's path at which the learned head's score counts.
 
-    kept: with what probability the path was let go on there, of those that could have been; the learner weights by 1/kept.
+    leaf: leaf of the path
+    at: index of the token among the path's POLICY tokens, from 0
+    kept: probability with which the path was continued there, of those that could have been; the
+        learner weights the observation by 1/kept
     """
 
     leaf: Leaf
@@ -148,34 +180,33 @@ class Observation:
 
 
 class TreePolicy(Protocol):
-    """Decides how a tree grows. `plan` is idempotent: called twice on the same view it returns the same plan.
+    """Rule that decides how a tree grows. `plan` is idempotent: equal views give equal plans.
 
-    An expansion whose branch has a segment or is in flight already is ignored, so a plan may name all it ever wanted; a
-    tree resumed from the store issues exactly the branches that are missing.
+    An expansion whose branch has a segment or is in flight is ignored, so a plan may repeat all
+    earlier requests; a tree resumed from the store issues exactly the missing branches.
 
-    A policy with `needs_scores = True` is asked again when leaves that it marked have their rewards, which the view then
-    holds: the mean of the scorers' values, None where there is none (one could not score it, or the deadline passed).
-
-    A policy with `needs_entropy = True` looks at segments' entropies; engines that cannot say them are refused.
-
-    A policy with `needs_room = True` grows by rooms: `start` leaves at once, then as many in all as `room.max_leaves` says
-    (None before control's first word), `most` of them at most. It is asked again with each new room, and is done only when
-    the room is final, which it also is where control was silent for too long.
-
-    A policy that asks for a learned head's score has `observations(tree, leaves) -> Sequence[Observation]`: what a tree
-    can teach the head, from recorded facts. `needs_head = True`: it is nothing without one.
-
-    `width`, a whole number from 1 on: how many leaves a tree is expected to have, for deciding how many trees a node takes.
-
-    `toy = "one_fork"` or `"reconverging"`: the scripted model on which `banyan simulate` shows what it is for.
+    needs_scores: asked again when its marked leaves have their rewards, which the view then holds:
+        the mean of the scorers' values, None if unscorable or late
+    needs_entropy: reads entropies of segments; engines without them are refused
+    needs_room: grows in steps of the growth budget: `start` leaves at once, then as many in all as
+        `room.max_leaves` allows (None before control's first decision), `most` at most. It is asked
+        again with each new budget, and is done only when the budget is final, which it also becomes
+        after too long a silence of control.
+    needs_head: requires a learned head
+    observations: method (tree, leaves) -> Sequence[Observation] of policies that use the score of a
+        learned head: the lessons of a tree for the head, from recorded facts
+    width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a
+        node claims
+    toy: "one_fork" or "reconverging": the scripted model on which `banyan simulate` shows the
+        policy's purpose
     """
 
     def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
-        """What to do next."""
+        """Return what to do next."""
         ...
 
 
 def width_of(policy: object) -> int:
-    """How many leaves a policy's tree is expected to have: its `width`, or 1 without a whole number there."""
+    """Return the expected number of leaves of a policy's tree: its `width`, else 1."""
     width = getattr(policy, "width", 1)
     return width if isinstance(width, int) and width >= 1 else 1

@@ -1,4 +1,4 @@
-"""Estimators: what each leaf, or node, of a group's trees is worth against the others."""
+"""Estimators: the value of each leaf, or node, of a group's trees against the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from banyan.view import TreeView
 
 @dataclass(frozen=True, slots=True)
 class GroupTrees:
-    """The trees of one prompt row that are compared with each other, in order of index."""
+    """Trees of one row that are compared with each other, in order of index."""
 
     group_id: str
     trees: Sequence[TreeView]
@@ -20,11 +20,13 @@ class GroupTrees:
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """Advantage of each leaf of each tree of a group: `leaf_G_L[g][l]`, nan for leaves that take no part.
+    """Advantages of a group.
 
-    A leaf-valued estimator fills `leaf_G_L` only. A node-valued one also fills `node_G_N[g][n]`, which then holds for the
-    node's tokens on every path. `skip` says why the group teaches nothing (zero variance, too few leaves); empty if it does.
-    `factor_G_N_T[g][n]`: what the advantage is multiplied by at each of a node's tokens, where the batch was shaped.
+    leaf_G_L: [g][l] for each leaf of each tree; nan for leaves that take no part. All that a
+        leaf-valued estimator fills.
+    node_G_N: [g][n] of a node-valued estimator; holds for the node's tokens on every path
+    skip: reason why the group teaches nothing (zero variance, too few leaves); empty if it does
+    factor_G_N_T: [g][n] factor of the advantage at each of a node's tokens, in a shaped batch
     """
 
     leaf_G_L: tuple[npt.NDArray[np.float64], ...]
@@ -34,17 +36,20 @@ class Advantages:
 
 
 class Estimator(Protocol):
-    """Estimates advantages of a group of trees.
+    """Estimator of the advantages of a group of trees.
 
-    An estimator with `whiten = True` asks that advantages are whitened over all trained path tokens of the batch. One with
-    `factors(trees: Sequence[TreeView]) -> list[list[array]]` is asked once for the batch, with all trees that teach: the
-    factor of each token of each node. `needs_logprobs`: it reads the behaviour log-probs of sampled tokens; `needs_entropy`
-    their entropies. `needs`: what else it must know of a tree (banyan.facts: STEPS, INSIDE, attribute, part); a recipe in
-    which neither the tree policy's `gives` nor the `parts` of a scorer say so is refused. `by_steps = True`: rewards of
-    places inside a path count for it where there are any, so a path on which one of them could not be scored takes no part;
-    so it is for an estimator that needs STEPS or INSIDE.
+    whiten: advantages are whitened over all trained path tokens of the batch
+    factors: method (trees: Sequence[TreeView]) -> list[list[array]], called once for the batch with
+        all trees that teach: the factor of each token of each node
+    needs_logprobs: reads the behaviour log-probs of sampled tokens
+    needs_entropy: reads the entropies of sampled tokens
+    needs: other facts of a tree that it requires (banyan.facts: STEPS, INSIDE, attribute, part). A
+        recipe is refused if neither the tree policy's `gives` nor the `parts` of a scorer provide
+        them.
+    by_steps: rewards of places inside a path count if present, so a path with an unscorable place
+        takes no part; implied by a need of STEPS or INSIDE
     """
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """The group's advantages."""
+        """Return the group's advantages."""
         ...

@@ -1,4 +1,4 @@
-"""Replay: which groups of earlier batches a batch trains on again."""
+"""Replay: groups of earlier batches that a batch trains on again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,28 @@ from banyan.draws import Draws
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group that a batch consumed, the newest of its row."""
+    """Group that a batch consumed, the newest of its row.
+
+    group_id: id of the group
+    ordinal: position among the training groups
+    row: digest of the row
+    batch: batch that consumed it
+    rewards: rewards of its scored leaves
+    """
 
     group_id: str
     ordinal: int
-    row: bytes  # digest
-    batch: int  # that consumed it
-    rewards: tuple[float, ...]  # of its scored leaves
+    row: bytes
+    batch: int
+    rewards: tuple[float, ...]
 
 
 class Replay(Protocol):
-    """Draws groups that a batch trains on again. Pure: the same groups, count and draws give the same groups."""
+    """Rule that draws groups to train on again. Pure: equal arguments give equal groups."""
 
     def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
-        """Ids of at most `count` groups, none twice. They come oldest first; `rng` is of the run's seed and the batch."""
+        """Return ids of at most `count` groups, none twice, oldest first.
+
+        rng: draws with the run's seed and the batch
+        """
         ...

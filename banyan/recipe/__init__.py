@@ -1,6 +1,7 @@
-"""The recipe: what a run does, as one YAML file. Every field has its meaning, unit and the reason for its default.
+"""The recipe: the definition of a run as one YAML file.
 
-Unknown keys, wrong types and impossible combinations are refused at once, with the line and the reason.
+Every field has its meaning, its unit and the reason for its default. Unknown keys, wrong types and
+impossible combinations are refused at once, with the line and the reason.
 """
 
 from banyan.recipe.control import Control

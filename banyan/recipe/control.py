@@ -1,4 +1,4 @@
-"""Which prompts, and how far sampling may run ahead."""
+"""Choice of prompts, and how far sampling may run ahead."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from banyan.recipe.part import Name, Part, Settings
 
 
 class Control(Part):
-    """Which prompts, and how far sampling may run ahead."""
+    """Choice of prompts, and how far sampling may run ahead."""
 
     LATER = frozenset(
         {
@@ -25,28 +25,35 @@ class Control(Part):
     groups_per_batch: Annotated[int, Field(ge=1, le=100_000)] = 8
     """Groups (prompt rows) that one optimizer step consumes."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all cores."""
+    """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all
+    cores."""
     over_provision: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Groups that are grown beyond those that a step needs (APRIL); the first to close are taken, the rest go on first."""
+    """Groups that are grown beyond those that a step needs (APRIL); the first to close are taken,
+    the rest continue first in the next step."""
     curriculum: Name = "uniform"
-    """Which row each training group gets, and how it is sampled: a registered name or module:attribute."""
+    """Rule for the row of each training group and its sampling: a registered name or
+    module:attribute."""
     curriculum_settings: Settings = {}
     """Settings of the curriculum."""
     redundancy: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Trees that a group is opened with beyond those that it takes; once it has enough, the others are stopped."""
+    """Trees that a group is opened with beyond those that it takes; once it has enough, the others
+    are stopped."""
     redundancy_debias: Literal["none", "cancel_uniform"] = "none"
-    """none: the first trees to close are taken, which favours short answers. cancel_uniform: which ones are stopped is drawn
-    without regard to how long they take, so a spare only stands in for a tree that was given up."""
+    """none: the first trees to close are taken, which favours short answers. cancel_uniform: the
+    trees to stop are drawn without regard to their time, so a spare only replaces a dropped tree.
+    """
     stale_groups: Literal["keep", "drop"] = "keep"
-    """drop: groups that were opened more than max_staleness steps ago are given up. keep: only their stale leaves are."""
+    """drop: groups that were opened more than max_staleness steps ago are dropped. keep: only their
+    stale leaves are."""
     rooms: Annotated[str, Field(max_length=200)] = ""
-    """How room is shared out among trees while they grow (xrpo), for a tree policy that grows by rooms; empty for none."""
+    """Rule that shares the growth budget among growing trees (xrpo), for a tree policy that grows
+    in steps of it; empty for none."""
     rooms_settings: Settings = {}
     """Settings of `rooms`."""
     max_claims: Annotated[int, Field(ge=1, le=1000)] = 5
     """Claims of a tree without a new segment after which it is dropped."""
     score_deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
-    """How long a leaf may wait for a score before it is UNSCORABLE(DEADLINE)."""
+    """Time that a leaf may wait for a score before it is UNSCORABLE(DEADLINE)."""
 
     @model_validator(mode="after")
     def _carried(self) -> "Control":

@@ -1,4 +1,4 @@
-"""What scores leaves."""
+"""Scorers of leaves."""
 
 from banyan.recipe.part import Name, Part, Settings
 
@@ -9,8 +9,9 @@ class Filter(Part):
     LATER = frozenset({"group"})
 
     name: Name
-    """A registered scorer or module:function."""
+    """Scorer: a registered name or module:function."""
     settings: Settings = {}
     """Settings of the scorer."""
     group: bool = False
-    """module:function only: it scores all completions of a group together, `def reward(completions: list[str], **row)`."""
+    """module:function only: it scores all completions of a group together, `def reward(completions:
+    list[str], **row)`."""

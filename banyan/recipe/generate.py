@@ -1,4 +1,4 @@
-"""How trees grow."""
+"""Growth of trees."""
 
 import struct
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from banyan.recipe.part import Bias, Name, Part, Settings, Token
 
 
 class Generate(Part):
-    """How trees grow."""
+    """Growth of trees."""
 
     LATER = frozenset({"logit_bias"})
 
@@ -28,14 +28,15 @@ class Generate(Part):
     top_k: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Likeliest tokens kept; 0 for all."""
     stop: list[str] = []
-    """Strings that end a path, beside the model's end token."""
+    """Strings that end a path, besides the model's end token."""
     logit_bias: Annotated[dict[Token, Bias], Field(max_length=1024)] = {}
-    """By token id, what is added to its logit before the temperature; the recipe must allow truncated sampling."""
+    """Numbers that are added to logits before the temperature, by token id; the recipe must allow
+    truncated sampling."""
 
     @model_validator(mode="before")
     @classmethod
     def _ids(cls, values: Any) -> Any:
-        """Keys are texts in JSON."""
+        """Convert token ids that are texts, as keys are in JSON."""
         bias = values.get("logit_bias") if isinstance(values, dict) else None
         if isinstance(bias, dict):
             read = {
@@ -47,7 +48,8 @@ class Generate(Part):
 
     @property
     def bias(self) -> tuple[tuple[int, float], ...]:
-        """What is added to logits, in the one form that segments keep: float32, ascending by token, without zeros."""
+        """Numbers added to logits, as segments keep them: float32, ascending by token, without
+        zeros."""
         pairs = (
             (token, struct.unpack("<f", struct.pack("<f", added))[0])
             for token, added in self.logit_bias.items()

@@ -1,4 +1,4 @@
-"""Where metrics go beside the store."""
+"""Destinations of metrics beside the store."""
 
 from pydantic import model_validator
 
@@ -6,12 +6,13 @@ from banyan.recipe.part import Name, Part, Settings
 
 
 class Logging(Part):
-    """Where the metrics of each step go beside the store."""
+    """Destinations of each step's metrics beside the store."""
 
     loggers: list[Name] = []
-    """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan[loggers]'` for all but the first), or module:attribute."""
+    """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan[loggers]'` for all but the first), or
+    module:attribute."""
     settings: dict[str, Settings] = {}
-    """By logger, its settings."""
+    """Settings of each logger, by its name."""
 
     @model_validator(mode="after")
     def _named(self) -> "Logging":

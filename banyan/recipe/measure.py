@@ -1,4 +1,4 @@
-"""When a run ends, and how its policy is measured."""
+"""The end of a run, and the measurements of its policy."""
 
 from typing import Annotated
 
@@ -9,17 +9,17 @@ from banyan.recipe.part import Part, Steps
 
 
 class Budget(Part):
-    """When the run ends."""
+    """The end of the run."""
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 100
     """Optimizer steps."""
     minutes: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
-    """Wall-clock limit: nothing is begun after it, what was begun is trained on, and the run is measured and succeeds with
-    that cause; it fails if no step was done. None for no limit."""
+    """Wall-clock limit. After it nothing is begun; groups that were begun are trained on; the run
+    is measured and succeeds with that cause, or fails if no step was done. None for no limit."""
 
 
 class Eval(Part):
-    """Measures the policy on the held-out rows, before and after the run."""
+    """Measurements of the policy on the held-out rows, before and after the run."""
 
     LATER = frozenset({"filter"})
 
@@ -30,4 +30,5 @@ class Eval(Part):
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     """Most held-out rows that are measured, in order of row digest."""
     filter: list[Filter] = []
-    """Scorers of evaluations; empty for those of training. A run that trains on a vote must name what is true."""
+    """Scorers of evaluations; empty for those of training. A run that trains on a vote must name
+    scorers that know the truth."""

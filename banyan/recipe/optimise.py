@@ -1,4 +1,4 @@
-"""How closed groups become an update, and what is trained beside or instead of the whole model."""
+"""The update that is made of closed groups, and parts trained beside or instead of the model."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,45 +8,50 @@ from banyan.recipe.part import Beta, Name, Part, Settings, Steps
 
 
 class Head(Part):
-    """A head on the policy's last-layer states that learns which paths will be right, for tree policies that ask it."""
+    """A head on the policy's last-layer states that learns which paths will be right, for tree
+    policies that use it."""
 
     width: Annotated[int, Field(ge=1, le=65_536)] = 128
-    """Numbers of its hidden layer."""
+    """Size of its hidden layer."""
     learning_rate: Annotated[float, Field(gt=0, le=1.0)] = 1e-3
     """Adam's step size; one gradient step per policy step."""
     bins: Annotated[int, Field(ge=2, le=1000)] = 10
-    """Bins of equally many observations that it is calibrated by."""
+    """Bins of equally many observations for its calibration."""
     window: Annotated[int, Field(ge=2, le=1_000_000)] = 2000
-    """Observations that are kept for that, the newest ones."""
+    """Newest observations that are kept for the calibration."""
     cold_steps: Steps = 20
-    """Gradient steps before it is heard (card 18: about 20)."""
+    """Gradient steps before its scores are used (ARRoL: about 20)."""
 
 
 class Lora(Part):
-    """Trains small matrices beside the model's own, which stay as they are (Hu et al. 2021, arXiv 2106.09685)."""
+    """Trains small matrices beside the model's own, which stay as they are (Hu et al. 2021, arXiv
+    2106.09685)."""
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Rows of A and columns of B: what is added to a matrix W is alpha / rank · B A."""
+    """Rows of A and columns of B: alpha / rank · B A is added to a matrix W."""
     alpha: Annotated[float, Field(gt=0, le=1_000_000)] = 32.0
-    """Factor of what is added, over the rank."""
+    """Factor of the added product, over the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Only 0: a loss compares the policy that sampled with the one in training, which must be the same function."""
+    """Only 0: a loss compares the policy that sampled with the one in training, which must be the
+    same function."""
     targets: Annotated[list[Name], Field(min_length=1, max_length=1000)] | Literal["all-linear"] = (
         "all-linear"
     )
-    """Ends of the names of the matrices, such as [q_proj, v_proj]. all-linear: every one but the output layer."""
+    """Ends of the names of the matrices, such as [q_proj, v_proj]. all-linear: all but the output
+    layer."""
 
     @model_validator(mode="after")
     def _same(self) -> "Lora":
         if self.dropout:
             raise ValueError(
-                f"dropout {self.dropout} makes another function of each pass, and ratios compare two; set 0"
+                f"dropout {self.dropout} makes another function of each pass, and ratios compare "
+                "two; set 0"
             )
         return self
 
 
 class Optimise(Part):
-    """How closed groups become an update."""
+    """The update that is made of closed groups."""
 
     LATER = frozenset(
         {
@@ -68,8 +73,8 @@ class Optimise(Part):
     advantage_settings: Settings = {}
     """Settings of the estimator."""
     entropy_quantile: Annotated[float, Field(ge=0, lt=1.0)] = 0.0
-    """Share of a group's steps whose advantage becomes 0, those in which the policy was surest (card 47: 0.2); 0 for none.
-    Needs an engine that records entropies."""
+    """Share of a group's steps whose advantage becomes 0: those of the lowest entropy (DART: 0.2);
+    0 for none. Needs an engine that records entropies."""
     loss: Literal[
         "ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"
     ] = "ppo-clip"
@@ -81,40 +86,49 @@ class Optimise(Part):
     weight_decay: Annotated[float, Field(ge=0, le=1.0)] = 0.0
     """AdamW's decoupled decay."""
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Passes over each batch (PPO epochs). Beyond the first step ratios leave 1, and clipping begins to act."""
+    """Passes over each batch (PPO epochs). Beyond the first step ratios leave 1, and clipping
+    begins to act."""
     minibatches: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Optimizer steps of a pass: the batch's groups are divided into so many parts, or as many as groups teach."""
+    """Optimizer steps of a pass: the batch's groups are divided into so many parts, at most one for
+    each group that teaches."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's decay of first and second moments."""
     epsilon: Annotated[float, Field(gt=0, le=1.0)] = 1e-8
-    """AdamW's term beside the root of the second moment. A weight whose gradient stays far below it hardly moves, where by
-    itself AdamW moves all weights by about as much."""
+    """AdamW's term beside the root of the second moment. A weight whose gradient stays far below it
+    hardly moves, whereas AdamW otherwise moves all weights by about as much."""
     warmup_steps: Steps = 0
     """Steps over which the learning rate rises linearly from 0."""
     decay_steps: Steps = 0
-    """Steps after which the learning rate reaches its floor, falling from the first; 0 for a constant rate."""
+    """Steps after which the learning rate reaches its floor, falling from the first; 0 for a
+    constant rate."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How it falls. linear and cosine: over decay_steps. constant: it does not, and decay_steps must be 0."""
+    """Shape of the decay. linear and cosine: over decay_steps. constant: no decay, and decay_steps
+    must be 0."""
     decay_floor: Annotated[float, Field(ge=0, le=1.0)] = 0.0
-    """Share of learning_rate that it falls to."""
+    """Share of learning_rate at the end of the decay."""
     max_not_finite: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Steps in a row that are skipped for a loss or a gradient that is not finite, after which the run fails."""
+    """Steps in a row that are skipped for a loss or a gradient that is not finite, after which the
+    run fails."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Largest gradient norm."""
     tokens_per_row: Annotated[int, Field(ge=16, le=100_000_000)] = 4096
-    """Token budget of one packed row: bounds the learner's memory."""
+    """Token budget of a packed sequence: bounds the learner's memory."""
     recompute: bool = False
-    """Keeps only what goes into a layer and computes the rest again going backward: less memory, a third more work."""
+    """Keeps only the inputs of layers and computes the rest again in the backward pass: less
+    memory, a third more work."""
     head: Head | None = None
-    """Trains a head and publishes it with the policy; none unless it is asked for (`head: {}` for its defaults)."""
+    """Trains a head and publishes it with the policy; by default none (`head: {}` for one with
+    defaults)."""
     lora: Lora | None = None
-    """Trains an adapter instead of the model's own weights; none unless it is asked for (`lora: {}` for its defaults)."""
+    """Trains an adapter instead of the model's own weights; by default none (`lora: {}` for one
+    with defaults)."""
     checkpoint_every: Steps = 0
-    """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the time."""
+    """Steps between checkpoints; 0 lets the learner choose so that they cost at most 5 % of the
+    time."""
 
     @property
     def corrects(self) -> bool:
-        """Whether the loss has importance weights of the policy that sampled."""
+        """True if the loss has importance weights of the policy that sampled."""
         return (
             self.loss_settings.get("importance", {} if self.loss == "decoupled" else None)
             is not None
@@ -131,8 +145,8 @@ class Optimise(Part):
     def _masked(self) -> "Optimise":
         if self.entropy_quantile and self.loss == "dpo":
             raise ValueError(
-                f"entropy_quantile {self.entropy_quantile:g} masks advantages, and loss dpo compares pairs: set it to 0, or "
-                "take another loss"
+                f"entropy_quantile {self.entropy_quantile:g} masks advantages, and loss dpo "
+                "compares pairs: set it to 0, or take another loss"
             )
         return self
 
@@ -140,10 +154,12 @@ class Optimise(Part):
     def _scheduled(self) -> "Optimise":
         if self.schedule == "constant" and (self.decay_steps or self.decay_floor):
             raise ValueError(
-                "schedule constant has no decay: leave decay_steps and decay_floor out, or name another schedule"
+                "schedule constant has no decay: leave decay_steps and decay_floor out, or name "
+                "another schedule"
             )
         if not self.decay_steps and (self.schedule == "cosine" or self.decay_floor):
             raise ValueError(
-                f"schedule {self.schedule} with decay_floor {self.decay_floor:g} falls over decay_steps: set them"
+                f"schedule {self.schedule} with decay_floor {self.decay_floor:g} falls over "
+                "decay_steps: set them"
             )
         return self

@@ -1,4 +1,4 @@
-"""What all parts of a recipe are made of: kinds of values, and free settings, whose numbers are finite."""
+"""Base of all parts of a recipe: kinds of values, and free settings with finite numbers."""
 
 import math
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ _DEEPEST = 32  # levels of settings within settings
 
 
 def _finite(settings: dict[str, Any]) -> dict[str, Any]:
-    """JSON, as which a recipe is stored, has no word for nan and inf."""
+    """Return the settings; refuse nan and inf, which JSON, the stored form of a recipe, lacks."""
     _check_finite(settings, ())
     return settings
 
 
 def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
-    """Raises an error that knows where in the settings a number is not finite."""
+    """Raise an error with the place in the settings of a number that is not finite."""
     if len(at) > _DEEPEST:
         raise PydanticCustomError(
             "too_deep", "has more than {levels} levels of settings", {"levels": _DEEPEST}
@@ -49,11 +49,12 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     LATER: ClassVar[frozenset[str]] = frozenset()
-    """Fields that recipes once did not have: with their default they are no part of a deterministic run's identity."""
+    """Fields that earlier recipes lacked: with their defaults they are no part of a deterministic
+    run's identity."""
 
 
 def parts_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The parts that an annotation such as list[Filter] or Replay | None speaks of."""
+    """Yield the parts in an annotation such as list[Filter] or Replay | None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for below in get_args(annotation):

@@ -1,6 +1,6 @@
-"""Every key of a recipe: what it takes, its default and its meaning, read from the parts' own definitions.
+"""Reference of a recipe's keys: values, default and meaning, from the parts' definitions.
 
-`python -m banyan.recipe.reference` writes docs/recipe.md.
+`python -m banyan.recipe.reference` prints docs/recipe.md.
 """
 
 import ast
@@ -30,9 +30,10 @@ _WORDS = {
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _HEAD = """# The keys of a recipe
 
-A recipe is one YAML file; `--set key=value` puts a value on top, such as `--set generate.temperature=0.8` or, in a list,
-`--set filter.0.name=number`. `banyan recipes keys` prints this table, `banyan recipes show NAME` a recipe with every default
-filled in. Unknown keys and impossible values are refused with the line and the reason.
+A recipe is one YAML file; `--set key=value` puts a value on top, such as
+`--set generate.temperature=0.8` or, in a list, `--set filter.0.name=number`. `banyan recipes keys`
+prints this table, `banyan recipes show NAME` a recipe with every default filled in. Unknown keys
+and impossible values are refused with the line and the reason.
 
 This page is written from banyan/recipe/ (`make recipe-page`); a test compares the two.
 """
@@ -40,7 +41,13 @@ This page is written from banyan/recipe/ (`make recipe-page`); a test compares t
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key, by its name with dots."""
+    """Key of a recipe.
+
+    key: its name with dots
+    takes: possible values, in words
+    default: default as JSON
+    meaning: text of its definition
+    """
 
     key: str
     takes: str
@@ -49,7 +56,10 @@ class Key:
 
 
 def listed(form: type[BaseModel] = Recipe, before: str = "") -> Iterator[Key]:
-    """All keys of a part, and behind each that is a part itself, its keys. Positions in lists are written as 0."""
+    """Yield the keys of a part; behind a key that is a part itself, its keys.
+
+    A position in a list is written as 0.
+    """
     meanings = _meanings(form)
     for name, field in form.model_fields.items():
         below = next(parts_in(field.annotation), None)
@@ -61,22 +71,22 @@ def listed(form: type[BaseModel] = Recipe, before: str = "") -> Iterator[Key]:
 
 
 def markdown() -> str:
-    """The page."""
-    lines, found = [_HEAD], list(listed())
-    parts = dict.fromkeys(key.key.split(".")[0] for key in found if "." in key.key)
-    own = [key for key in found if key.key not in parts and "." not in key.key]
+    """Return the page."""
+    lines, keys = [_HEAD], list(listed())
+    parts = dict.fromkeys(key.key.split(".")[0] for key in keys if "." in key.key)
+    own = [key for key in keys if key.key not in parts and "." not in key.key]
     lines += _table("The run", "", own)
     for part in parts:
-        whole = next(key for key in found if key.key == part)
+        whole = next(key for key in keys if key.key == part)
         lines += _table(
-            f"`{part}`", whole.meaning, [key for key in found if key.key.startswith(part + ".")]
+            f"`{part}`", whole.meaning, [key for key in keys if key.key.startswith(part + ".")]
         )
     return "\n".join(lines)
 
 
-def _table(title: str, meaning: str, found: Sequence[Key]) -> list[str]:
+def _table(title: str, meaning: str, keys: Sequence[Key]) -> list[str]:
     rows = [
-        f"| `{k.key}` | {_cell(k.takes)} | {_cell(k.default)} | {_cell(k.meaning)} |" for k in found
+        f"| `{k.key}` | {_cell(k.takes)} | {_cell(k.default)} | {_cell(k.meaning)} |" for k in keys
     ]
     return [
         f"## {title}",
@@ -95,21 +105,21 @@ def _cell(text: str) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "must be said"
+        return "required"
     default = field.get_default(call_default_factory=True)
     return "" if isinstance(default, BaseModel) else json.dumps(default, ensure_ascii=False)
 
 
 def _takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """What a value may be, in words, with its bounds."""
+    """Return the possible values in words, with their bounds."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _takes(
             args[0],
             [
                 m
-                for given in args[1:]
-                for m in (given.metadata if isinstance(given, FieldInfo) else [given])
+                for extra in args[1:]
+                for m in (extra.metadata if isinstance(extra, FieldInfo) else [extra])
             ],
         )
     bounds = [
@@ -140,16 +150,16 @@ def _kind(annotation: Any, origin: Any, args: Sequence[Any]) -> str:
 
 
 def _meanings(form: type[BaseModel]) -> dict[str, str]:
-    """The text behind each field of a class."""
+    """Return the text behind each field of a class."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(form))).body
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    meanings = {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
+            meanings[field.target.id] = " ".join(str(text.value.value).split())
+    return meanings
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is trained on again."""
+"""Groups that are trained on again."""
 
 from typing import Annotated
 
@@ -8,22 +8,26 @@ from banyan.recipe.part import Name, Part, Settings, Steps
 
 
 class Replay(Part):
-    """What a batch trains on again, beside its own groups. Needs a loss that corrects for the policy that sampled."""
+    """Groups that a batch trains on again, beside its own. Needs a loss that corrects for the
+    policy that sampled."""
 
     policy: Name = "dots"
-    """Who draws groups: a registered name or module:attribute. dots: those of which some leaves fail. recent: any."""
+    """Rule that draws groups: a registered name or module:attribute. dots: groups with right and
+    wrong leaves. recent: any."""
     settings: Settings = {}
     """Settings of the policy."""
     fraction: Annotated[float, Field(ge=0.0, le=0.99)] = 0.0
-    """Share of a batch's groups that are replayed, as far as they are stored; groups_per_batch counts the fresh ones."""
+    """Share of a batch's groups that are replayed, as far as stored; groups_per_batch counts the
+    fresh ones."""
     capacity: Annotated[int, Field(ge=1, le=100_000)] = 512
-    """Groups that are drawn from: the newest ones, one a row (card 41)."""
+    """Groups that are drawn from: the newest ones, one per row (DOTS + RR: 512)."""
     rescue: bool = False
-    """A group of which every leaf fails gets, in the place of its oldest one, the newest stored success of its row."""
+    """Puts the newest stored success of a row in the place of the oldest leaf, in a group whose
+    leaves all fail."""
     right: float = 0.5
     """rescue: rewards of at least this count as successes."""
     max_age: Steps = 0
-    """Batches after which a tree is not replayed any more; 0 for never."""
+    """Batches after which a tree is not replayed any more; 0 for no limit."""
 
     @model_validator(mode="after")
     def _something(self) -> "Replay":

@@ -1,4 +1,4 @@
-"""Where the prompts come from."""
+"""Source of the prompts."""
 
 from typing import Annotated, Literal
 
@@ -8,11 +8,11 @@ from banyan.recipe.part import Part, Settings
 
 
 class Task(Part):
-    """Where the prompts come from."""
+    """Source of the prompts."""
 
     name: Literal["arithmetic", "chains", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. chains: built-in sums with steps. reasoning-gym: one of its generators.
-    file: the user's JSONL or Parquet."""
+    """arithmetic: built in, for the quick start. chains: built-in sums with steps. reasoning-gym:
+    one of its generators. file: the user's JSONL or Parquet."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
@@ -30,7 +30,8 @@ class Task(Part):
     holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the rows that is never trained on, chosen by row digest."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of generated rows; apart from the run's seed, so that seeds of a run share their rows."""
+    """Seed of generated rows; separate from the run's seed, so that runs of several seeds share
+    their rows."""
 
     @model_validator(mode="after")
     def _complete(self) -> "Task":

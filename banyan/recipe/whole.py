@@ -1,4 +1,4 @@
-"""One run: all parts together, and what must agree between them."""
+"""Recipe of one run: all parts together, and the rules between them."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ class Recipe(Part):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     """Short name; part of the run's id and of its subjects on the log, so without dots."""
     description: str = ""
-    """What the recipe shows."""
+    """Purpose of the recipe."""
     source: str = ""
     """The paper or system it follows."""
     model: Name
@@ -35,7 +35,7 @@ class Recipe(Part):
     """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
     control: Control = Control()
     replay: Replay | None = None
-    """What batches train on again; nothing unless it is asked for."""
+    """Groups that batches train on again; none by default."""
     optimise: Optimise = Optimise()
     budget: Budget = Budget()
     eval: Eval = Eval()
@@ -44,60 +44,68 @@ class Recipe(Part):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the run: order of rows and all draws."""
     deterministic: bool = False
-    """Same ids and same weights for the same seed, on one machine, build and thread count (PROTOCOL 5)."""
+    """Equal ids and equal weights for equal seeds, on one machine, build and thread count."""
     allow_truncated_sampling: bool = False
-    """Whether top_p, top_k and logit_bias may be used in training; importance weights then use what was drawn from."""
+    """Whether top_p, top_k and logit_bias may be used in training; importance weights then use the
+    distribution that was drawn from."""
     allow_unconfined_scorers: bool = False
-    """Whether scorers may run on a machine that cannot confine them (no Landlock, no seccomp filters, or as root without
-    another user): completions then run with the verifier's rights wherever a scorer runs them. Otherwise nothing is scored
-    there."""
+    """Whether scorers may run on a machine that cannot confine them (no Landlock, no seccomp
+    filters, or as root without another user): completions then run with the verifier's rights
+    wherever a scorer runs them. Otherwise nothing is scored there."""
 
     @model_validator(mode="after")
     def _possible(self) -> "Recipe":
         truncated = self.generate.top_p < 1.0 or self.generate.top_k > 0 or bool(self.generate.bias)
         if truncated and not self.allow_truncated_sampling:
             raise ValueError(
-                "generate.top_p, top_k and logit_bias change the distribution that is drawn from; set "
-                "allow_truncated_sampling: true to train on it"
+                "generate.top_p, top_k and logit_bias change the distribution that is drawn from; "
+                "set allow_truncated_sampling: true to train on it"
             )
         if self.generate.bias and self.resources.engine == "vllm":
             raise ValueError(
-                "generate.logit_bias needs resources.engine torch: vLLM then says no log-prob of the model's own"
+                "generate.logit_bias needs resources.engine torch: vLLM then says no log-prob of "
+                "the model's own"
             )
         if self.generate.temperature == 0.0:
             raise ValueError(
-                "generate.temperature 0 samples one answer only, so that no group has a spread; use more than 0"
+                "generate.temperature 0 samples one answer only, so that no group has a spread; "
+                "use more than 0"
             )
         for scorer in self.eval.filter:
             if any(scorer.name == other.name and scorer != other for other in self.filter):
                 raise ValueError(
-                    f"eval.filter and filter name {scorer.name!r} with different settings; lineage knows it by name"
+                    f"eval.filter and filter name {scorer.name!r} with different settings; lineage "
+                    "knows it by name"
                 )
         if self.resources.weights == "nccl" and self.resources.engine_settings.get("lora_rank"):
             raise ValueError(
-                "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from files: set"
-                " resources.weights to file or nats, or leave lora_rank out"
+                "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from "
+                "files: set resources.weights to file or nats, or leave lora_rank out"
             )
         if self.replay is not None and not self.optimise.corrects:
             raise ValueError(
-                f"replay trains on what older policies sampled, and optimise.loss {self.optimise.loss} does not correct "
-                "for that: set optimise.loss: decoupled, or optimise.loss_settings.importance"
+                "replay trains on what older policies sampled, and optimise.loss "
+                f"{self.optimise.loss} does not correct for that: set optimise.loss: decoupled, or "
+                "optimise.loss_settings.importance"
             )
-        if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
+        return self
+
+    @model_validator(mode="after")
+    def _repeatable(self) -> "Recipe":
+        if not self.deterministic:
+            return self
+        if self.control.max_staleness or self.resources.rollout_nodes != 1:
             raise ValueError(
                 "deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1"
             )
-        if self.deterministic and self.resources.learner_device == "cuda":
+        if self.resources.learner_device == "cuda":
             raise ValueError(
                 "deterministic: true trains on the CPU: set resources.learner_device to auto or cpu"
             )
-        if (
-            self.deterministic
-            and self.control.redundancy
-            and self.control.redundancy_debias == "none"
-        ):
+        if self.control.redundancy and self.control.redundancy_debias == "none":
             raise ValueError(
-                "control.redundancy takes the trees that close first, which is no rule for deterministic: true"
+                "control.redundancy takes the trees that close first, which is no rule for "
+                "deterministic: true"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in words for people: where it was said, the key, the reason and the value."""
+"""Messages about errors in a recipe: the place in the file, the key, the reason and the value."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from banyan.recipe.part import parts_in
 
 Place = tuple[str | int, ...]
-Places = dict[Place, str]  # where a key was said, such as "r.yaml, line 3"
+Places = dict[Place, str]  # source of a key, such as "r.yaml, line 3"
 
 _WORDS = {
     "missing": "is missing",
@@ -42,16 +42,16 @@ def explained(
     places: Places,
     form: type[BaseModel] | None = None,
 ) -> str:
-    """One line for each key that is wrong; what several forms of one value have against it is one line.
+    """Return one line for each wrong key; the complaints of all forms of a value share its line.
 
-    form: what the data should be; names the keys that an unknown one may have meant.
+    form: expected shape of the data; its keys are proposed for an unknown one
     """
-    found: dict[Place, list[Any]] = {}
-    for one in error.errors():
-        found.setdefault(_place(one, data), []).append(one)
+    by_place: dict[Place, list[Any]] = {}
+    for detail in error.errors():
+        by_place.setdefault(_place(detail, data), []).append(detail)
     return "\n".join(
         _line(place, errors, name, places) + (_meant(form, place) if _unknown(errors) else "")
-        for place, errors in found.items()
+        for place, errors in by_place.items()
     )
 
 
@@ -60,16 +60,12 @@ def _unknown(errors: list[Any]) -> bool:
 
 
 def _meant(form: type[BaseModel] | None, place: Place) -> str:
-    """The known key that is most alike, or all."""
+    """Return the known key that is most alike, or all."""
     for part in place[:-1]:
-        field = form.model_fields.get(str(part)) if form and not isinstance(part, int) else None
-        form = (
-            next(parts_in(field.annotation), None)
-            if field
-            else form
-            if isinstance(part, int)
-            else None
-        )
+        if isinstance(part, int):  # a position in a list keeps the form of its elements
+            continue
+        field = form.model_fields.get(str(part)) if form else None
+        form = next(parts_in(field.annotation), None) if field else None
     if form is None:
         return ""
     near = difflib.get_close_matches(str(place[-1]), form.model_fields, n=1)
@@ -77,28 +73,35 @@ def _meant(form: type[BaseModel] | None, place: Place) -> str:
 
 
 def _place(error: Any, data: Mapping[str, Any]) -> Place:
-    """The error's place in the data. Behind it pydantic may name the form of the value that it tried."""
-    where: Place = tuple(error["loc"])
+    """Return the error's place in the data.
+
+    Behind it pydantic may name the form of the value that it tried, which is left out.
+    """
+    location: Place = tuple(error["loc"])
     at: Any = data
-    for depth, part in enumerate(where):
+    for depth, part in enumerate(location):
         inside = isinstance(at, Mapping) or (isinstance(at, Sequence) and not isinstance(at, str))
         if not inside:
-            return where[:depth]
+            return location[:depth]
         try:
             at = at[part]
         except (KeyError, IndexError, TypeError):
-            return where[: depth + 1]
-    return (*where, *error.get("ctx", {}).get("below", ()))
+            return location[: depth + 1]
+    return (*location, *error.get("ctx", {}).get("below", ()))
 
 
 def _line(place: Place, errors: list[Any], name: str, places: Places) -> str:
-    said = next((places[place[:n]] for n in range(len(place), -1, -1) if place[:n] in places), name)
+    source = next(
+        (places[place[:n]] for n in range(len(place), -1, -1) if place[:n] in places), name
+    )
     key = ".".join(str(part) for part in place) or "recipe"
     reason = " or ".join(dict.fromkeys(_reason(error) for error in errors))
-    silent = (
+    without_value = (
         errors[0]["type"] in ("missing", "extra_forbidden", "not_finite", "too_deep") or not place
     )
-    return f"{said}: {key}: {reason}" + ("" if silent else f" (got {_brief(errors[0]['input'])})")
+    return f"{source}: {key}: {reason}" + (
+        "" if without_value else f" (got {_brief(errors[0]['input'])})"
+    )
 
 
 def _reason(error: Any) -> str:

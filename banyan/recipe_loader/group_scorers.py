@@ -1,4 +1,4 @@
-"""Scorers of whole groups in a recipe: which of its scorers they are, and what they cannot go together with."""
+"""Scorers of whole groups in a recipe, and the settings that exclude them."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,10 @@ from banyan.recipe import Filter, Recipe
 
 
 def scorers(filters: Sequence[Filter]) -> list[str]:
-    """Names of those that score all leaves of a group together. A user's function is not imported: its recipe says so."""
+    """Return the names of the scorers that score all leaves of a group together.
+
+    A user's function is not imported: its recipe declares it.
+    """
     return [f.name for f in filters if f.group or (":" not in f.name and _together(f.name))]
 
 
@@ -18,31 +21,34 @@ def _together(name: str) -> bool:
 
 
 def check(recipe: Recipe, policy: TreePolicy) -> None:
-    """Raises InvalidInput, with the names, where a scorer of whole groups could never be asked, or would measure itself."""
+    """Raise InvalidInput if a scorer of whole groups could never run, or would measure itself."""
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if scorer.group and ":" not in scorer.name:
             raise InvalidInput(
                 f"filter {scorer.name}: group is for your own module:function; leave it out"
             )
-    if measured := scorers(recipe.eval.filter):
+    if in_eval := scorers(recipe.eval.filter):
         raise InvalidInput(
-            f"eval.filter {measured[0]} scores a group by itself; evaluations need scorers that know the truth"
+            f"eval.filter {in_eval[0]} scores a group by itself; evaluations need scorers that "
+            "know the truth"
         )
-    found = scorers(recipe.filter)
-    if not found:
+    group_scorers = scorers(recipe.filter)
+    if not group_scorers:
         return
     if not recipe.eval.filter:
         raise InvalidInput(
-            f"filter {found[0]} scores a group by itself, which measures nothing; name the true scorers in eval.filter"
+            f"filter {group_scorers[0]} scores a group by itself, which measures nothing; name the "
+            "true scorers in eval.filter"
         )
     for wish in ("needs_scores", "needs_room"):
         if getattr(policy, wish, False):
             raise InvalidInput(
-                f"generate.policy {recipe.generate.policy} decides by the scores of leaves while its tree grows, and filter "
-                f"{found[0]} scores none before all trees of the group are grown; use another of the two"
+                f"generate.policy {recipe.generate.policy} decides by the scores of leaves while "
+                f"its tree grows, and filter {group_scorers[0]} scores none before all trees of "
+                "the group are grown; use another of the two"
             )
     if recipe.control.redundancy:
         raise InvalidInput(
-            f"control.redundancy stops trees once enough are closed, and with filter {found[0]} none is closed before all "
-            "are grown; use one of the two"
+            "control.redundancy stops trees once enough are closed, and with filter "
+            f"{group_scorers[0]} none is closed before all are grown; use one of the two"
         )

@@ -1,4 +1,5 @@
-"""Reads a recipe: YAML with line numbers kept, `--set key=value` on top, validated, plugins resolved."""
+"""Loading of recipes: YAML with line numbers, `--set key=value` on top, validated, plugins
+resolved."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,15 @@ from banyan.recipe import Recipe, Replay
 from banyan.recipe_loader import group_scorers, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
 
-ROOM_SETTINGS = frozenset(
-    {"start", "most"}
-)  # of tree policies that grow by rooms: who shares counts on the recipe's
+# Settings of tree policies that grow by rooms; the sharing rule relies on the recipe's values.
+ROOM_SETTINGS = frozenset({"start", "most"})
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file. Raises InvalidInput that names the file, the line, the value and the reason."""
+    """Return the recipe in a file.
+
+    Raises InvalidInput that names the file, the line, the value and the reason.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -31,12 +34,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def parse(text: str, overrides: Sequence[str] = (), name: str = "recipe") -> Recipe:
-    """The recipe in a text."""
+    """Return the recipe in a text."""
     try:
         node, data = yaml_text.composed(text), yaml_text.parsed(text)
     except yaml.YAMLError as error:
-        said = str(error).replace('in "<unicode string>", ', "in ")
-        raise InvalidInput(f"{name} is not YAML: {' '.join(said.split())}") from None
+        problem = str(error).replace('in "<unicode string>", ', "in ")
+        raise InvalidInput(f"{name} is not YAML: {' '.join(problem.split())}") from None
     if not isinstance(data, dict):
         got = "nothing" if data is None else type(data).__name__
         raise InvalidInput(f"{name} must be a YAML mapping, got {got}")
@@ -48,9 +51,10 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "recipe") -> Rec
 
 
 def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = None) -> Recipe:
-    """The recipe of plain data, with every named plugin found and built once so that bad settings are refused now.
+    """Return the recipe of plain data.
 
-    Scorers that are the user's own functions are not imported here: that is done in a child process alone.
+    Every named plugin is found and built once, so that bad settings are refused now. Scorers that
+    are the user's own functions are not imported here but in a child process alone.
     """
     try:
         recipe = Recipe.model_validate(data)
@@ -59,16 +63,18 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     policy = registry.tree_policy(recipe.generate.policy, recipe.generate.settings)
     if recipe.deterministic and getattr(policy, "needs_scores", False):
         raise InvalidInput(
-            f"generate.policy {recipe.generate.policy} waits for scores, which come when they come; set deterministic: false"
+            f"generate.policy {recipe.generate.policy} waits for scores, which come when they "
+            "come; set deterministic: false"
         )
     if recipe.resources.engine == "vllm" and getattr(policy, "needs_entropy", False):
         raise InvalidInput(
-            f"generate.policy {recipe.generate.policy} needs entropies, which resources.engine vllm cannot say; use torch"
+            f"generate.policy {recipe.generate.policy} needs entropies, which resources.engine "
+            "vllm cannot say; use torch"
         )
     if getattr(policy, "truncates", False) and not recipe.allow_truncated_sampling:
         raise InvalidInput(
-            f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated distribution; set "
-            "allow_truncated_sampling: true to train on them"
+            f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated "
+            "distribution; set allow_truncated_sampling: true to train on them"
         )
     registry.curriculum(recipe.control.curriculum, recipe.control.curriculum_settings)
     if recipe.replay is not None:
@@ -92,7 +98,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
 
 @contextlib.contextmanager
 def _named(key: str) -> Iterator[None]:
-    """Says by its key in the recipe what is wrong."""
+    """Prefix the message of an InvalidInput with the key in the recipe."""
     try:
         yield
     except InvalidInput as error:
@@ -100,21 +106,22 @@ def _named(key: str) -> Iterator[None]:
 
 
 def _check_replay(replay: Replay) -> None:
-    """Raises InvalidInput where what is named draws no groups."""
+    """Raise InvalidInput if the named plugin draws no groups."""
     built = registry.build("replay", replay.policy, replay.settings)
     if not callable(getattr(built, "sample", None)):
         raise InvalidInput(
-            f"replay.policy {replay.policy} gives a {type(built).__name__} without a method sample(groups, count, rng); "
-            "write one, or take dots or recent"
+            f"replay.policy {replay.policy} gives a {type(built).__name__} without a method "
+            "sample(groups, count, rng); write one, or take dots or recent"
         )
 
 
 def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
-    """Raises InvalidInput where a head's score is needed that nobody gives, or a head is trained that nobody asks."""
+    """Raise InvalidInput if a head is needed but missing, or trained but unused."""
     name, engine = recipe.generate.policy, recipe.resources.engine
     if getattr(policy, "needs_head", False) and engine == "vllm":
         raise InvalidInput(
-            f"generate.policy {name} needs the score of a learned head, which engine vllm cannot say: use torch"
+            f"generate.policy {name} needs the score of a learned head, which engine vllm cannot "
+            "say: use torch"
         )
     if (
         getattr(policy, "needs_head", False)
@@ -122,7 +129,8 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
         and recipe.optimise.head is None
     ):
         raise InvalidInput(
-            f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`"
+            f"generate.policy {name} needs the score of a learned head; train one with "
+            f"`optimise.head: {{}}`"
         )
     if recipe.optimise.head is not None and not hasattr(policy, "observations"):
         raise InvalidInput(
@@ -131,22 +139,26 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
 
 
 def _check_adapters(recipe: Recipe) -> None:
-    """vLLM is started for adapters of some rank, or for whole weights."""
+    """Raise InvalidInput unless vLLM is started for the kind of weights that the run trains.
+
+    vLLM is started for adapters of some rank, or for whole weights.
+    """
     resources, lora = recipe.resources, recipe.optimise.lora
     most = resources.engine_settings.get("lora_rank") if resources.engine == "vllm" else None
     if most and lora is None:
         raise InvalidInput(
-            f"resources.engine_settings.lora_rank {most} starts vLLM for adapters, and without optimise.lora whole weights "
-            "are trained; leave lora_rank out, or set optimise.lora"
+            f"resources.engine_settings.lora_rank {most} starts vLLM for adapters, and without "
+            "optimise.lora whole weights are trained; leave lora_rank out, or set optimise.lora"
         )
     if isinstance(most, int) and lora is not None and 0 < most < lora.rank:
         raise InvalidInput(
-            f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; raise that"
+            f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; "
+            "raise that"
         )
 
 
 def _check_estimator(recipe: Recipe, policy: Any) -> None:
-    """Raises InvalidInput where the estimator needs to know of trees what nothing in the recipe says."""
+    """Raise InvalidInput if the estimator needs facts of trees that nothing in the recipe gives."""
     optimise, engine = recipe.optimise, recipe.resources.engine
     with _named("optimise.advantage"):
         registry.find("optimise", optimise.advantage)
@@ -154,37 +166,40 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
         built = registry.estimator(optimise.advantage, optimise.advantage_settings)
     if getattr(built, "needs_entropy", False) and engine == "vllm":
         raise InvalidInput(
-            f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm cannot say; use torch"
+            f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm "
+            "cannot say; use torch"
         )
     if optimise.entropy_quantile and engine == "vllm":
         raise InvalidInput(
-            f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which resources.engine vllm cannot "
-            "say; use torch, or set it to 0"
+            f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which "
+            "resources.engine vllm cannot say; use torch, or set it to 0"
         )
-    needs, given = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
+    needs, available = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
     for scorer in recipe.filter:
-        if ":" in scorer.name:  # the user's own: what parts it gives is known when it does
+        if ":" in scorer.name:  # the user's own: its parts are known only when it runs
             needs = {need for need in needs if not need.startswith(("part:", "attribute:"))}
         else:
             named = getattr(registry.find("filter", scorer.name), "parts", ())
-            given |= {facts.part(name) for name in named}
-    missing = facts.lacking(needs, given)
+            available |= {facts.part(name) for name in named}
+    missing = facts.lacking(needs, available)
     if missing:
         raise InvalidInput(
-            f"optimise.advantage {optimise.advantage} needs {' and '.join(missing)}, which neither generate.policy "
-            f"{recipe.generate.policy} nor a scorer of this recipe gives; use another, or `banyan advantages` on trees that "
-            "have it"
+            f"optimise.advantage {optimise.advantage} needs {' and '.join(missing)}, which neither "
+            f"generate.policy {recipe.generate.policy} nor a scorer of this recipe gives; use "
+            "another, or `banyan advantages` on trees that have it"
         )
 
 
 def _check_rooms(recipe: Recipe, policy: Any) -> None:
-    """A tree policy that grows by rooms and who shares them out need each other."""
+    """Raise InvalidInput unless the tree policy and the sharing of the growth budget fit."""
     name, rooms = recipe.generate.policy, recipe.control.rooms
     if getattr(policy, "needs_room", False) != bool(rooms):
         raise InvalidInput(
-            f"control.rooms {rooms} needs a tree policy that grows by rooms, such as generate.policy: rounds; got {name}"
+            f"control.rooms {rooms} needs a tree policy that grows by rooms, such as "
+            f"generate.policy: rounds; got {name}"
             if rooms
-            else f"generate.policy {name} grows by rooms that control gives; set control.rooms, such as xrpo"
+            else f"generate.policy {name} grows by rooms that control gives; set control.rooms, "
+            "such as xrpo"
         )
     if not rooms:
         return
@@ -198,18 +213,19 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
     setting = getattr(curriculum, "setting", "")
     if isinstance(setting, str) and setting in ROOM_SETTINGS:
         raise InvalidInput(
-            f"control.curriculum {recipe.control.curriculum} with setting {setting} changes what control.rooms {rooms} "
-            "counts on; leave one of them out"
+            f"control.curriculum {recipe.control.curriculum} with setting {setting} changes what "
+            f"control.rooms {rooms} counts on; leave one of them out"
         )
     share = registry.build("rooms", rooms, recipe.control.rooms_settings)
     if recipe.generate.trees != 1:
         raise InvalidInput(
-            f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}"
+            "control.rooms shares leaves among prompts: set generate.trees: 1, got "
+            f"{recipe.generate.trees}"
         )
     if not policy.start <= share.rollouts <= policy.most:
         raise InvalidInput(
-            f"control.rooms_settings.rollouts {share.rollouts} must lie between start={policy.start} and most={policy.most} "
-            f"of generate.policy {name}"
+            f"control.rooms_settings.rollouts {share.rollouts} must lie between "
+            f"start={policy.start} and most={policy.most} of generate.policy {name}"
         )
 
 
@@ -229,7 +245,7 @@ def _override(data: dict[str, Any], override: str, places: Places) -> None:
     if not separator or not key.strip():
         raise InvalidInput(f"--set {override!r} must be key=value, such as budget.steps=4")
     *path, last = key.strip().split(".")
-    at: Any = data  # a mapping, or a list in one
+    at: Any = data  # a mapping, or a list within
     place: Place = ()
     for part in path:
         step = _step(at, part, override)
@@ -248,18 +264,19 @@ def _override(data: dict[str, Any], override: str, places: Places) -> None:
 
 
 def _step(at: dict[str, Any] | list[Any], part: str, override: str) -> str | int:
-    """The key, or the position in a list, such as filter.0.name."""
+    """Return the key, or the position in a list, as in filter.0.name."""
     if isinstance(at, dict):
         return part
     if part.isdecimal() and int(part) < len(at):
         return int(part)
     raise InvalidInput(
-        f"--set {override!r}: {part!r} is no position in a list of {len(at)}; they are counted from 0"
+        f"--set {override!r}: {part!r} is no position in a list of {len(at)}; they are counted "
+        "from 0"
     )
 
 
 def _note_override(place: Place, override: str, places: Places) -> None:
-    """Whatever is wrong at or below the key is the option's fault, not a line's that it replaced."""
+    """Attribute all that is at or below the key to the option, not to the line that it replaced."""
     for below in [p for p in places if p[: len(place)] == place]:
         del places[below]
     places[place] = f"--set {override}"

@@ -1,4 +1,4 @@
-"""YAML as people write it: the safe loader of PyYAML, which also reads 1e-5 as a number, as YAML 1.2 does."""
+"""YAML as people write it: PyYAML's safe loader, which also reads 1e-5 as a number, as YAML 1.2."""
 
 import re
 from typing import Any
@@ -6,11 +6,14 @@ from typing import Any
 import yaml
 
 _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+")
-_MOST = 100_000  # values of a text
+_MOST = 100_000  # values in a text
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML follows YAML 1.1, where a float needs a point and its exponent a sign."""
+    """Safe loader with YAML 1.2 floats.
+
+    PyYAML follows YAML 1.1, where a float needs a point, and its exponent a sign.
+    """
 
 
 Loader.add_implicit_resolver(
@@ -19,7 +22,7 @@ Loader.add_implicit_resolver(
 
 
 def parsed(text: str) -> Any:
-    """The value of a text. Raises yaml.YAMLError."""
+    """Return the value of a text. Raises yaml.YAMLError."""
     node = composed(text)
     loader = Loader("")
     try:
@@ -29,7 +32,10 @@ def parsed(text: str) -> Any:
 
 
 def composed(text: str) -> Any:
-    """The nodes of a text, which know their lines. Raises yaml.YAMLError, also for what no reader of the value could end."""
+    """Return the nodes of a text, with their lines.
+
+    Raises yaml.YAMLError, also for a text whose value is too deep or too large to be read.
+    """
     try:
         node = yaml.compose(text, Loader)
         if node is not None:
@@ -40,11 +46,14 @@ def composed(text: str) -> Any:
     return node
 
 
-def _refuse_twice(node: yaml.Node, seen: set[int]) -> None:
-    """Raises ConstructorError for a mapping that has a key twice: readers take the last one, and nobody sees the other."""
-    if isinstance(node, yaml.ScalarNode) or id(node) in seen:
+def _refuse_twice(node: yaml.Node, checked: set[int]) -> None:
+    """Raise ConstructorError for a mapping with a duplicate key.
+
+    Readers would take the last one, and the other would go unnoticed.
+    """
+    if isinstance(node, yaml.ScalarNode) or id(node) in checked:
         return
-    seen.add(id(node))
+    checked.add(id(node))
     keys = set[str]()
     for part in node.value:
         key, *values = part if isinstance(part, tuple) else (None, part)
@@ -55,11 +64,14 @@ def _refuse_twice(node: yaml.Node, seen: set[int]) -> None:
                 )
             keys.add(key.value)
         for value in values:
-            _refuse_twice(value, seen)
+            _refuse_twice(value, checked)
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Nodes below a node, those of an alias each time that it is used. Raises ConstructorError if there are too many."""
+    """Return the number of nodes below a node, those of an alias at each use.
+
+    Raises ConstructorError if there are too many.
+    """
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) not in known:

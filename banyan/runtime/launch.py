@@ -1,6 +1,7 @@
-"""How programs of this package start each other, whatever lies in the working folder, and still find a user's code there.
+"""Starting of Banyan's programs, independent of the content of the working folder.
 
-`python -m` and PYTHONPATH look in those folders first: a user's own `services` or `methods` would be taken for ours.
+`python -m` and PYTHONPATH search the working folder and the user's folders first, so a user's own
+`services` or `methods` would be taken for ours. A user's code is found through BANYAN_PATH instead.
 `python -m banyan.runtime.launch MODULE` runs a module of ours.
 """
 
@@ -12,29 +13,26 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 OURS = (sys.executable, "-P", "-m", "banyan.runtime.launch")
-"""Before the name of a module of ours: neither the working folder nor PYTHONPATH has another."""
+"""Command before the name of a module of ours, wherever another of that name lies."""
 FOLDERS = "BANYAN_PATH"
-"""The variable that names the folders of a user's code, as PYTHONPATH would."""
+"""Environment variable with the folders of a user's code, in the form of PYTHONPATH."""
 _PACKAGES = ("methods", "services")
 
 
 def take_names() -> None:
-    """Import our other packages from where this one lies, before any folder is searched for their names."""
+    """Import our other packages from the folder of this one, before any folder is searched."""
+    root = str(Path(__file__).parents[2])
     for name in _PACKAGES:
-        spec = (
-            None
-            if name in sys.modules
-            else PathFinder.find_spec(name, [str(Path(__file__).parents[2])])
-        )
+        spec = None if name in sys.modules else PathFinder.find_spec(name, [root])
         if spec is not None and spec.loader is not None:
             sys.modules[name] = package = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(package)
 
 
 def find_users_code() -> None:
-    """Search the folders named in BANYAN_PATH, before all others, as a script's own folder is.
+    """Search the folders named in BANYAN_PATH before all others, like a script's own folder.
 
-    To be called once our own packages are imported: what has their names there is then never looked at.
+    Call it once our own packages are imported: packages of the same names there are then ignored.
     """
     named = [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     sys.path[:0] = [folder for folder in named if folder not in sys.path]

@@ -1,6 +1,7 @@
-"""The secret of a state folder: who can read it may command what runs there; every plain gRPC port asks for it.
+"""Secret of a state folder: its readers may command the system; every plain gRPC port requires it.
 
-It is 256 random bits in a file that only its owner can read, so being able to reach a port on loopback opens nothing.
+It is 256 random bits in a file that only its owner can read, so access to a port on loopback is not
+enough.
 """
 
 import collections
@@ -17,7 +18,7 @@ KEY = "banyan-secret"  # gRPC metadata
 
 
 def make(path: Path) -> str:
-    """The secret in a file; made if there is none."""
+    """Return the secret in a file; create it if missing."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -28,13 +29,13 @@ def make(path: Path) -> str:
 
 
 def _replace(path: Path) -> str:
-    """A process that was killed in between left an empty file."""
+    """Replace an empty file, which a process killed while writing left behind."""
     path.unlink()
     return make(path)
 
 
 def read(path: Path) -> str:
-    """The secret in a file; empty if there is none."""
+    """Return the secret in a file; empty if missing."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -42,15 +43,19 @@ def read(path: Path) -> str:
 
 
 def channel(inner: grpc.Channel, secret: str) -> grpc.Channel:
-    """A synchronous channel whose calls carry the secret; without one, the channel itself."""
+    """Return a synchronous channel whose calls carry the secret; the channel itself without one."""
     return grpc.intercept_channel(inner, _Bearer(secret)) if secret else inner
 
 
 def with_secret(details: Any, secret: str) -> "Details":
-    """A call's details with the secret among its metadata."""
+    """Return a call's details with the secret in its metadata."""
     metadata = [*(details.metadata or ()), (KEY, secret)]
     return Details(
-        details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        method=details.method,
+        timeout=details.timeout,
+        metadata=metadata,
+        credentials=details.credentials,
+        wait_for_ready=details.wait_for_ready,
     )
 
 
@@ -60,7 +65,7 @@ class Details(
     ),
     grpc.ClientCallDetails,
 ):
-    """What gRPC asks of a call's details."""
+    """Details of a call, as gRPC expects them."""
 
     compression: Any = None
 

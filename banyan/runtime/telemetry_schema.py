@@ -1,13 +1,14 @@
-"""Every name that Banyan's telemetry uses: spans, attributes, metrics. A name that is not here is an error in tests.
+"""Names in Banyan's telemetry: spans, attributes, metrics. Tests refuse any other name.
 
-One prompt is one trace: `gateway.open` is its root, and each span below it names its parent here.
+One prompt is one trace: `gateway.open` is its root, and each span below names its parent here.
 """
 
 SERVICES = ("gateway", "treestore", "rollout", "verifier", "learner")
 
 SPANS: dict[str, str] = {
     "gateway.open": "a tree is opened; root of the tree's trace",
-    "rollout.grow": "a node grows a claimed tree; child of gateway.open; a later claim links to the first",
+    "rollout.grow": "a node grows a claimed tree; child of gateway.open; a later claim links to "
+    "the first",
     "rollout.segment": "a segment is sampled; child of rollout.grow",
     "verifier.score": "a leaf is scored; child of gateway.open",
     "treestore.ingest": "events of a tree are stored; child of gateway.open",

@@ -1,13 +1,17 @@
-"""The environment of a process that loads torch: how its threads wait, and its pages. Set before torch is imported.
+"""Environment of a process that loads torch: its threads and its memory pages.
 
-Threads give their core up when there is nothing to do: two processes whose threads spin on two cores are 16 times slower.
-But they look again for a few microseconds first. Between two regions of one step there is less, and to sleep and be woken
-for each costs a third of the step (PROTOCOL 7, ADR 010).
-Tensors lie on huge pages where the kernel gives them: training is a fifteenth faster for it, sampling a seventh (ADR 013).
-The C library's one arena too: activations of a short batch are small tensors, and 50,000 small pages of them cost 0.4 s.
-It reads its own setting when a process starts, so only a parent that sets it helps there.
-Where a process has a thread for each core, each thread keeps to its own: the kernel moves threads about whenever a service
-wakes, and for some milliseconds two of them then share a core and the rest wait (ADR 032).
+It is set before torch is imported. Idle threads yield their core: two processes whose threads spin
+on two cores are 16 times slower. But they poll for a few microseconds first: the gap between two
+parallel regions of a step is shorter than that, and sleeping and waking for each costs a third of
+the step (ADR 010).
+
+Tensors lie on huge pages if the kernel provides them: training is a fifteenth faster for it,
+sampling a seventh (ADR 013). So does the C library's one arena: activations of a short batch are
+small tensors, and 50,000 small pages of them cost 0.4 s. The library reads its own setting when a
+process starts, so only a parent can set it.
+
+A process with a thread for each core binds them: the kernel moves threads whenever a service wakes,
+and for some milliseconds two of them then share a core and the rest wait (ADR 032).
 """
 
 import ctypes
@@ -24,29 +28,31 @@ SETTINGS = {
 
 
 def settle(environ: MutableMapping[str, str]) -> None:
-    """Sets what is not set."""
+    """Set the variables that are not set."""
     for name, value in SETTINGS.items():
         environ.setdefault(name, value)
 
 
 def bind(environ: MutableMapping[str, str], threads: int | None) -> None:
-    """Before torch is imported: its `threads` keep to their cores, if there is one for each core that this process has.
+    """Bind `threads` torch threads to their cores if this process has a core for each.
 
-    Fewer must be free to move: two processes of one thread each would both keep to the first core.
+    Call it before torch is imported. Fewer threads must be free to move: two processes of one
+    thread each would both stay on the first core.
     """
     if threads == len(CORES):
         environ.setdefault("OMP_PROC_BIND", "true")
 
 
 def roam() -> None:
-    """After torch was imported: the calling thread, which the import bound, and those that it starts move freely again."""
+    """Unbind the calling thread, and those that it starts, after the import of torch bound it."""
     os.sched_setaffinity(0, CORES)
 
 
 def keep_memory() -> bool:
-    """Tells glibc to keep freed memory: activations come and go each step, and 200,000 page faults cost 0.5 s of it.
+    """Make glibc keep freed memory; return whether it does.
 
-    Whether it does; a C library that has no such setting keeps its own ways.
+    Activations come and go each step, and 200,000 page faults cost 0.5 s of it. A C library without
+    such a setting is left as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -56,7 +62,7 @@ def keep_memory() -> bool:
 
 @contextmanager
 def roaming() -> Iterator[None]:
-    """Threads that are started within move freely, though the calling thread may be bound."""
+    """Let threads that are started within move freely, though the calling thread may be bound."""
     bound = os.sched_getaffinity(0)
     os.sched_setaffinity(0, CORES)
     try:

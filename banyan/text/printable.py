@@ -1,8 +1,9 @@
-"""Text that a terminal shows and never obeys. Pure.
+"""Text that a terminal shows but never obeys.
 
-Models, nodes of strangers and dead letters say what they like: escape sequences that rename windows or hide lines, bytes of
-the C1 set that some terminals take for the same, marks that turn the direction of a line (Boucher, Anderson 2021, arXiv
-2111.00169). Each such character becomes one that is visible and one cell wide, so lines keep their lengths.
+Models, foreign nodes and dead letters may contain anything: escape sequences that rename windows or
+hide lines, bytes of the C1 set that some terminals take for the same, marks that turn the direction
+of a line (Boucher, Anderson 2021, arXiv 2111.00169). Each such character is replaced by a visible
+one of one cell, so lines keep their lengths.
 """
 
 import logging
@@ -27,22 +28,31 @@ _OBEYED = re.compile("[" + "".join(re.escape(chr(code)) for code in sorted(_SHOW
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal obeys: C0 except tab and newline by control pictures; C1, bidi marks and such by U+FFFD."""
+    """Replace the characters that a terminal obeys.
+
+    C0 controls except tab and newline become control pictures; C1, bidi marks and such U+FFFD.
+    """
     return text.translate(_SHOWN) if _OBEYED.search(text) else text
 
 
 def printable_json(line: str) -> str:
-    """Escape the same characters in JSON text, where they stand in strings alone: what is read back is what was written."""
-    return _OBEYED.sub(lambda found: _escaped(ord(found[0])), line)
+    """Escape the same characters in JSON text, where they occur only in strings.
+
+    The text reads back as the value that was written.
+    """
+    return _OBEYED.sub(lambda match: _escaped(ord(match[0])), line)
 
 
 def textual(text: str) -> bool:
-    """Whether UTF-8 has all of a text: it holds no half characters, such as Python makes of bytes in another encoding."""
+    """Return whether UTF-8 can encode a text.
+
+    Python represents bytes of another encoding by half characters, which UTF-8 cannot.
+    """
     return not any(0xD800 <= ord(char) < 0xE000 for char in text)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Log lines that a terminal shows and never obeys: they quote models, joined nodes and clients."""
+    """Formatter of log lines that quote models, joined nodes and clients."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record and its traceback."""

@@ -119,7 +119,7 @@ class GetRunResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> _runstore_service_pb2.ReadProgressResponse:
-        """How far it is."""
+        """Progress of the run."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class WatchRunResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> _runstore_service_pb2.ReadProgressResponse:
-        """How far it is."""
+        """Progress of the run."""
 
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.PolicyPublished]:
@@ -257,9 +257,9 @@ class CancelRunRequest(_message.Message):
     run_id: _builtins.str
     """The run."""
     pause: _builtins.bool
-    """Whether it can be resumed."""
+    """True if it can be resumed."""
     cause: _builtins.str
-    """Why."""
+    """Reason."""
     def __init__(
         self,
         *,
@@ -310,7 +310,9 @@ class ResumeRunRequest(_message.Message):
     run_id: _builtins.str
     """The run."""
     failed: _builtins.bool
-    """Takes a run back that has FAILED, too; refused where it would fail again at once for the same cause."""
+    """Takes a run back that has FAILED, too; refused where it would fail again at once for the same
+    cause.
+    """
     def __init__(
         self,
         *,
@@ -360,7 +362,7 @@ class CreateTokenRequest(_message.Message):
     run_id: _builtins.str
     """Run that it opens."""
     valid_s: _builtins.int
-    """How long it holds."""
+    """Time of validity."""
     def __init__(
         self,
         *,
@@ -416,7 +418,7 @@ class JoinSwarmRequest(_message.Message):
     public_key: _builtins.str
     """The node's NATS user public key."""
     host: _builtins.str
-    """Where it runs."""
+    """Host that it runs on."""
     schema: _builtins.str
     """Digest of the messages that it speaks; the gateway admits nodes that speak its own."""
     def __init__(

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class GatewayServiceStub(object):
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token.
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
     """
 
     def __init__(self, channel):
@@ -88,7 +89,8 @@ class GatewayServiceStub(object):
 
 
 class GatewayServiceServicer(object):
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token.
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
     """
 
     def CreateRun(self, request, context):
@@ -99,21 +101,21 @@ class GatewayServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """One run with its progress.
+        """Returns a run with its progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """All runs, newest first.
+        """Returns all runs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """What happens in a run, from now on, until it is over.
+        """Streams the events of a run from now on until it is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,7 +225,8 @@ def add_GatewayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GatewayService(object):
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token.
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GatewayServiceStub:
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token."""
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -36,11 +38,11 @@ class GatewayServiceStub:
     CreateRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.CreateRunRequest, _gateway_service_pb2.CreateRunResponse]
     """Starts a run of a recipe. The same request_id answers with the run that is there."""
     GetRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.GetRunRequest, _gateway_service_pb2.GetRunResponse]
-    """One run with its progress."""
+    """Returns a run with its progress."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.ListRunsRequest, _gateway_service_pb2.ListRunsResponse]
-    """All runs, newest first."""
+    """Returns all runs, newest first."""
     WatchRun: _grpc.UnaryStreamMultiCallable[_gateway_service_pb2.WatchRunRequest, _gateway_service_pb2.WatchRunResponse]
-    """What happens in a run, from now on, until it is over."""
+    """Streams the events of a run from now on until it is over."""
     CancelRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.CancelRunRequest, _gateway_service_pb2.CancelRunResponse]
     """Ends a run as CANCELLED, or pauses it so that it can be resumed."""
     ResumeRun: _grpc.UnaryUnaryMultiCallable[_gateway_service_pb2.ResumeRunRequest, _gateway_service_pb2.ResumeRunResponse]
@@ -56,17 +58,19 @@ class GatewayServiceStub:
 
 @_typing.type_check_only
 class GatewayServiceAsyncStub(GatewayServiceStub):
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token."""
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.CreateRunRequest, _gateway_service_pb2.CreateRunResponse]  # type: ignore[assignment]
     """Starts a run of a recipe. The same request_id answers with the run that is there."""
     GetRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.GetRunRequest, _gateway_service_pb2.GetRunResponse]  # type: ignore[assignment]
-    """One run with its progress."""
+    """Returns a run with its progress."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.ListRunsRequest, _gateway_service_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """All runs, newest first."""
+    """Returns all runs, newest first."""
     WatchRun: _aio.UnaryStreamMultiCallable[_gateway_service_pb2.WatchRunRequest, _gateway_service_pb2.WatchRunResponse]  # type: ignore[assignment]
-    """What happens in a run, from now on, until it is over."""
+    """Streams the events of a run from now on until it is over."""
     CancelRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.CancelRunRequest, _gateway_service_pb2.CancelRunResponse]  # type: ignore[assignment]
     """Ends a run as CANCELLED, or pauses it so that it can be resumed."""
     ResumeRun: _aio.UnaryUnaryMultiCallable[_gateway_service_pb2.ResumeRunRequest, _gateway_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
@@ -81,7 +85,9 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     """Ad-hoc tree search. UNIMPLEMENTED until search policies exist."""
 
 class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and LearnerService on, by token."""
+    """Runs and members. Served by gateway, which also passes calls of TreeStoreService and
+    LearnerService on, by token.
+    """
 
     @_abc_1.abstractmethod
     def CreateRun(
@@ -97,7 +103,7 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_service_pb2.GetRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_service_pb2.GetRunResponse, _abc.Awaitable[_gateway_service_pb2.GetRunResponse]]:
-        """One run with its progress."""
+        """Returns a run with its progress."""
 
     @_abc_1.abstractmethod
     def ListRuns(
@@ -105,7 +111,7 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_service_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_service_pb2.ListRunsResponse, _abc.Awaitable[_gateway_service_pb2.ListRunsResponse]]:
-        """All runs, newest first."""
+        """Returns all runs, newest first."""
 
     @_abc_1.abstractmethod
     def WatchRun(
@@ -113,7 +119,7 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_service_pb2.WatchRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_service_pb2.WatchRunResponse], _abc.AsyncIterator[_gateway_service_pb2.WatchRunResponse]]:
-        """What happens in a run, from now on, until it is over."""
+        """Streams the events of a run from now on until it is over."""
 
     @_abc_1.abstractmethod
     def CancelRun(

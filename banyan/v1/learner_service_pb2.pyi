@@ -51,7 +51,7 @@ class LearnerServiceGetStatusResponse(_message.Message):
     next_ordinal: _builtins.int
     """Ordinal of the next batch."""
     activity: _builtins.str
-    """What it does: loading, waiting, training, checkpointing."""
+    """Activity: loading, waiting, training, checkpointing."""
     @_builtins.property
     def policy(self) -> _tree_pb2.PolicyRef:
         """The policy in memory."""
@@ -184,7 +184,7 @@ class HandOverRequest(_message.Message):
     digest: _builtins.bytes
     """Digest of the policy."""
     node_id: _builtins.str
-    """Who asks; for the log."""
+    """Caller; for the log."""
     workers: _builtins.int
     """Processes that take the weights, ranks 1 and up."""
     @_builtins.property
@@ -223,7 +223,7 @@ class HandOverResponse(_message.Message):
     manifest_json: _builtins.str
     """JSON manifest, as in FetchWeightsResponse."""
     host: _builtins.str
-    """Where rank 0's key-value store listens."""
+    """Address of rank 0's key-value store."""
     port: _builtins.int
     """Its port."""
     token: _builtins.str
@@ -290,7 +290,7 @@ class EstimateAdvantagesResponse(_message.Message):
     ADVANTAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def advantages(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAdvantage]:
-        """One per segment."""
+        """An entry per segment."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class LearnerServiceServicer(object):
     """
 
     def GetStatus(self, request, context):
-        """What the learner does.
+        """Returns the learner's state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,16 +88,16 @@ class LearnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
-        have it. Ends with the call.
+        """Hands over a policy's weights by collectives, if the recipe selects them: first the address for
+        the node's workers, then their completion. Ends with the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EstimateAdvantages(self, request, context):
-        """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
-        it from them) and the masks of the run, whatever the age of the leaves.
+        """Estimates advantages of given trees without training: those of a step, with the rewards (minus
+        the KL if the recipe subtracts it) and the masks of the run, whatever the age of the leaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,18 +34,18 @@ class LearnerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LearnerServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.LearnerServiceGetStatusRequest, _learner_service_pb2.LearnerServiceGetStatusResponse]
-    """What the learner does."""
+    """Returns the learner's state."""
     Checkpoint: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.CheckpointRequest, _learner_service_pb2.CheckpointResponse]
     """Writes a checkpoint now."""
     FetchWeights: _grpc.UnaryStreamMultiCallable[_learner_service_pb2.FetchWeightsRequest, _learner_service_pb2.FetchWeightsResponse]
     """The bytes of a policy's weights from an offset on: chunked, resumable."""
     HandOver: _grpc.UnaryStreamMultiCallable[_learner_service_pb2.HandOverRequest, _learner_service_pb2.HandOverResponse]
-    """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
-    have it. Ends with the call.
+    """Hands over a policy's weights by collectives, if the recipe selects them: first the address for
+    the node's workers, then their completion. Ends with the call.
     """
     EstimateAdvantages: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]
-    """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
-    it from them) and the masks of the run, whatever the age of the leaves.
+    """Estimates advantages of given trees without training: those of a step, with the rewards (minus
+    the KL if the recipe subtracts it) and the masks of the run, whatever the age of the leaves.
     """
 
 @_typing.type_check_only
@@ -54,18 +54,18 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.LearnerServiceGetStatusRequest, _learner_service_pb2.LearnerServiceGetStatusResponse]  # type: ignore[assignment]
-    """What the learner does."""
+    """Returns the learner's state."""
     Checkpoint: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.CheckpointRequest, _learner_service_pb2.CheckpointResponse]  # type: ignore[assignment]
     """Writes a checkpoint now."""
     FetchWeights: _aio.UnaryStreamMultiCallable[_learner_service_pb2.FetchWeightsRequest, _learner_service_pb2.FetchWeightsResponse]  # type: ignore[assignment]
     """The bytes of a policy's weights from an offset on: chunked, resumable."""
     HandOver: _aio.UnaryStreamMultiCallable[_learner_service_pb2.HandOverRequest, _learner_service_pb2.HandOverResponse]  # type: ignore[assignment]
-    """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
-    have it. Ends with the call.
+    """Hands over a policy's weights by collectives, if the recipe selects them: first the address for
+    the node's workers, then their completion. Ends with the call.
     """
     EstimateAdvantages: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.EstimateAdvantagesRequest, _learner_service_pb2.EstimateAdvantagesResponse]  # type: ignore[assignment]
-    """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
-    it from them) and the masks of the run, whatever the age of the leaves.
+    """Estimates advantages of given trees without training: those of a step, with the rewards (minus
+    the KL if the recipe subtracts it) and the masks of the run, whatever the age of the leaves.
     """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -77,7 +77,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.LearnerServiceGetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_service_pb2.LearnerServiceGetStatusResponse, _abc.Awaitable[_learner_service_pb2.LearnerServiceGetStatusResponse]]:
-        """What the learner does."""
+        """Returns the learner's state."""
 
     @_abc_1.abstractmethod
     def Checkpoint(
@@ -101,8 +101,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.HandOverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_service_pb2.HandOverResponse], _abc.AsyncIterator[_learner_service_pb2.HandOverResponse]]:
-        """A policy's weights by collectives, where the recipe says so: where the node's workers are to come, then that all of them
-        have it. Ends with the call.
+        """Hands over a policy's weights by collectives, if the recipe selects them: first the address for
+        the node's workers, then their completion. Ends with the call.
         """
 
     @_abc_1.abstractmethod
@@ -111,8 +111,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.EstimateAdvantagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_service_pb2.EstimateAdvantagesResponse, _abc.Awaitable[_learner_service_pb2.EstimateAdvantagesResponse]]:
-        """Advantages of given trees without training: what a step would have, with the rewards (less the KL where the recipe takes
-        it from them) and the masks of the run, whatever the age of the leaves.
+        """Estimates advantages of given trees without training: those of a step, with the rewards (minus
+        the KL if the recipe subtracts it) and the masks of the run, whatever the age of the leaves.
         """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,14 +29,14 @@ class RolloutServiceExpandRequest(_message.Message):
     BRANCHES_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     branches: _builtins.int
-    """How many branches."""
+    """Number of branches."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Prefix as token ids."""
 
     @_builtins.property
     def sampling(self) -> _tree_pb2.SamplingParams:
-        """How to sample."""
+        """Parameters of sampling."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class RolloutServiceExpandResponse(_message.Message):
     branch: _builtins.int
     """Its number."""
     finish: _tree_pb2.SegmentFinish.ValueType
-    """Why it ended."""
+    """Reason of the end."""
     text: _builtins.str
     """As text."""
     @_builtins.property
@@ -110,7 +110,7 @@ class LogProbsRequest(_message.Message):
     """Temperature that divides the logits."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """All tokens."""
+        """Tokens of the whole sequence."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class LogProbsResponse(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One per token from `first` on."""
+        """A value per token from `first` on."""
 
     @_builtins.property
     def policy(self) -> _tree_pb2.PolicyRef:
@@ -204,7 +204,7 @@ class RolloutServiceGetStatusResponse(_message.Message):
     cached_tokens: _builtins.int
     """Prefix tokens that were not prefilled again."""
     draining: _builtins.bool
-    """Whether it takes no new trees."""
+    """True if it claims no new trees."""
     @_builtins.property
     def policy(self) -> _tree_pb2.PolicyRef:
         """The policy in use."""
@@ -238,7 +238,7 @@ class DrainRequest(_message.Message):
 
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     deadline_ms: _builtins.int
-    """How long it may take."""
+    """Time that it may take."""
     def __init__(
         self,
         *,

@@ -38,7 +38,7 @@ class RolloutServiceStub:
     LogProbs: _grpc.UnaryUnaryMultiCallable[_rollout_service_pb2.LogProbsRequest, _rollout_service_pb2.LogProbsResponse]
     """Log-probs of given tokens under the policy in use: spot checks."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_rollout_service_pb2.RolloutServiceGetStatusRequest, _rollout_service_pb2.RolloutServiceGetStatusResponse]
-    """What the node does."""
+    """Returns the node's state."""
     Drain: _grpc.UnaryUnaryMultiCallable[_rollout_service_pb2.DrainRequest, _rollout_service_pb2.DrainResponse]
     """Takes no new trees, hands the live ones back, and ends."""
 
@@ -52,7 +52,7 @@ class RolloutServiceAsyncStub(RolloutServiceStub):
     LogProbs: _aio.UnaryUnaryMultiCallable[_rollout_service_pb2.LogProbsRequest, _rollout_service_pb2.LogProbsResponse]  # type: ignore[assignment]
     """Log-probs of given tokens under the policy in use: spot checks."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_rollout_service_pb2.RolloutServiceGetStatusRequest, _rollout_service_pb2.RolloutServiceGetStatusResponse]  # type: ignore[assignment]
-    """What the node does."""
+    """Returns the node's state."""
     Drain: _aio.UnaryUnaryMultiCallable[_rollout_service_pb2.DrainRequest, _rollout_service_pb2.DrainResponse]  # type: ignore[assignment]
     """Takes no new trees, hands the live ones back, and ends."""
 
@@ -81,7 +81,7 @@ class RolloutServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rollout_service_pb2.RolloutServiceGetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rollout_service_pb2.RolloutServiceGetStatusResponse, _abc.Awaitable[_rollout_service_pb2.RolloutServiceGetStatusResponse]]:
-        """What the node does."""
+        """Returns the node's state."""
 
     @_abc_1.abstractmethod
     def Drain(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunStoreServiceStub(object):
-    """What gateway, learner and supervisor keep in the database. Served by treestore.
+    """State of gateway, learner and supervisor in the database. Served by treestore.
     """
 
     def __init__(self, channel):
@@ -158,7 +158,7 @@ class RunStoreServiceStub(object):
 
 
 class RunStoreServiceServicer(object):
-    """What gateway, learner and supervisor keep in the database. Served by treestore.
+    """State of gateway, learner and supervisor in the database. Served by treestore.
     """
 
     def TakeGatewayEpoch(self, request, context):
@@ -183,14 +183,14 @@ class RunStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadRun(self, request, context):
-        """One run; a unique prefix of its id will do.
+        """Returns a run, by its id or a unique prefix of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadRuns(self, request, context):
-        """All runs, newest first.
+        """Returns all runs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,15 +204,16 @@ class RunStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RemoveRun(self, request, context):
-        """Removes the rows of a run that is over, a bounded part a call: call again until `done`. FAILED_PRECONDITION with RUN_LIVE
-        for a run that may go on. What a call removed stays removed, whatever becomes of the caller.
+        """Removes the rows of a run that is over, a bounded part a call: call again until `done`.
+        FAILED_PRECONDITION with RUN_LIVE for a run that may go on. What a call removed stays removed,
+        whatever becomes of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadProgress(self, request, context):
-        """What the curriculum needs to decide what to open.
+        """Returns the facts that the curriculum decides on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,28 +227,30 @@ class RunStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GrantRooms(self, request, context):
-        """Gives trees room while they grow: all of it or nothing. Room never shrinks; what was granted before is passed over.
+        """Grants growth budgets to growing trees, all or none. A budget never shrinks; a repeated grant
+        is ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutAllocations(self, request, context):
-        """Stores what a curriculum decided for training groups, before they are opened. The first to be stored holds.
+        """Stores the decisions of a curriculum for training groups, before they are opened. The first
+        stored one holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadAllocations(self, request, context):
-        """What was decided for training groups, in order of ordinal.
+        """Returns the decisions for training groups, in order of ordinal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadOutcomes(self, request, context):
-        """What became of the training groups that batches took or gave up, batch by batch.
+        """Returns the outcomes of the training groups that batches took or dropped, batch by batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -275,7 +278,8 @@ class RunStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadPolicies(self, request, context):
-        """The policies of a run, oldest first. An answer is bounded: ask again after its last one until there are no more.
+        """The policies of a run, oldest first. An answer is bounded: ask again after its last one until
+        there are no more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -462,7 +466,7 @@ def add_RunStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunStoreService(object):
-    """What gateway, learner and supervisor keep in the database. Served by treestore.
+    """State of gateway, learner and supervisor in the database. Served by treestore.
     """
 
     @staticmethod

@@ -37,7 +37,7 @@ class _SegmentKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SegmentKi
     """Put there by somebody else than the policy; see SegmentOrigin."""
 
 class SegmentKind(_SegmentKind, metaclass=_SegmentKindEnumTypeWrapper):
-    """What made a segment's tokens."""
+    """Origin of a segment's tokens."""
 
 SEGMENT_KIND_UNSPECIFIED: SegmentKind.ValueType  # 0
 """Never sent."""
@@ -67,7 +67,7 @@ class _SegmentOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Segment
     """A hint."""
 
 class SegmentOrigin(_SegmentOrigin, metaclass=_SegmentOriginEnumTypeWrapper):
-    """Who forced a FORCED segment."""
+    """Source of a FORCED segment."""
 
 SEGMENT_ORIGIN_UNSPECIFIED: SegmentOrigin.ValueType  # 0
 """Not forced."""
@@ -101,7 +101,7 @@ class _SegmentFinishEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Segment
     """The engine stopped it: a new policy, a drain."""
 
 class SegmentFinish(_SegmentFinish, metaclass=_SegmentFinishEnumTypeWrapper):
-    """Why a segment ended."""
+    """Reason of a segment's end."""
 
 SEGMENT_FINISH_UNSPECIFIED: SegmentFinish.ValueType  # 0
 """Never sent."""
@@ -133,7 +133,7 @@ class _ScoreStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ScoreState
     """`reason` holds; the leaf leaves its group. Never a reward of 0."""
 
 class ScoreState(_ScoreState, metaclass=_ScoreStateEnumTypeWrapper):
-    """Whether a score is a value or the reason why there is none."""
+    """State of a score: a value, or the reason why it is missing."""
 
 SCORE_STATE_UNSPECIFIED: ScoreState.ValueType  # 0
 """Never sent."""
@@ -163,7 +163,7 @@ class _TreeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TreeState.V
     """Given up, with a reason."""
 
 class TreeState(_TreeState, metaclass=_TreeStateEnumTypeWrapper):
-    """Where a tree stands in its life."""
+    """State of a tree."""
 
 TREE_STATE_UNSPECIFIED: TreeState.ValueType  # 0
 """Never sent."""
@@ -193,7 +193,7 @@ class _TreePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TreePurpo
     """Measures a policy; never trained on."""
 
 class TreePurpose(_TreePurpose, metaclass=_TreePurposeEnumTypeWrapper):
-    """What a tree is for."""
+    """Purpose of a tree."""
 
 TREE_PURPOSE_UNSPECIFIED: TreePurpose.ValueType  # 0
 """Never sent."""
@@ -205,7 +205,7 @@ Global___TreePurpose: _TypeAlias = TreePurpose  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """How tokens are drawn. Part of a segment's identity."""
+    """Parameters of the draw of tokens. Part of a segment's identity."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -232,7 +232,7 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
-        """What is added to logits before they are divided by the temperature, by token, ascending."""
+        """Numbers added to logits before the division by the temperature, by token, ascending."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ class LogitBias(_message.Message):
     token: _builtins.int
     """Its id."""
     added: _builtins.float
-    """What its logit is raised by; less than 0 makes it less likely."""
+    """Number added to its logit; below 0 it becomes less likely."""
     def __init__(
         self,
         *,
@@ -289,7 +289,7 @@ class PolicyRef(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     learner_epoch: _builtins.int
-    """Which incarnation of the learner made it."""
+    """Incarnation of the learner that made it."""
     step: _builtins.int
     """Optimizer steps since the base model."""
     digest: _builtins.bytes
@@ -311,7 +311,9 @@ Global___PolicyRef: _TypeAlias = PolicyRef  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
-    """A run of tokens that continues a parent. `id` is checked against the fields by every reader that stores it."""
+    """A run of tokens that continues a parent. `id` is checked against the fields by every reader that
+    stores it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -340,13 +342,13 @@ class Segment(_message.Message):
     parent: _builtins.bytes
     """Id of the parent segment; empty for the root."""
     fork: _builtins.int
-    """How many of the parent's tokens it continues."""
+    """Number of the parent's tokens that it continues."""
     ordinal: _builtins.int
     """Position among its siblings, given by the plan."""
     kind: Global___SegmentKind.ValueType
-    """What made the tokens."""
+    """Origin of the tokens."""
     origin: Global___SegmentOrigin.ValueType
-    """Who forced them."""
+    """Source of forced tokens."""
     tokens: _builtins.bytes
     """Token ids as little-endian int32."""
     logprobs: _builtins.bytes
@@ -354,9 +356,9 @@ class Segment(_message.Message):
     sampled_logprobs: _builtins.bytes
     """Log-probs of the distribution drawn from, only where it differs."""
     finish: Global___SegmentFinish.ValueType
-    """Why it ended."""
+    """Reason of the end."""
     producer: _builtins.str
-    """Which node made it. Not hashed, like all that follows."""
+    """Node that made it. Not hashed, like all that follows."""
     text: _builtins.str
     """The tokens as text, for people and scorers."""
     cached_tokens: _builtins.int
@@ -369,11 +371,11 @@ class Segment(_message.Message):
 
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
-        """How it was sampled."""
+        """Parameters of its sampling."""
 
     @_builtins.property
     def signals(self) -> Global___TokenSignals:
-        """What else a plan asked for; absent if nothing."""
+        """Further signals that a plan requested; absent without any."""
 
     def __init__(
         self,
@@ -407,7 +409,7 @@ Global___Segment: _TypeAlias = Segment  # noqa: Y015
 
 @_typing.final
 class TokenSignals(_message.Message):
-    """What an engine says of each token beside its log-prob and entropy; of the untempered distribution."""
+    """Signals of each token beside its log-prob and entropy, of the untempered distribution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -423,9 +425,13 @@ class TokenSignals(_message.Message):
     top_logprobs: _builtins.bytes
     """Their log-probs as little-endian float16; token by token."""
     semantic: _builtins.bytes
-    """How much alike the likeliest tokens' embeddings are: sum of p_i p_j cos(e_i, e_j); little-endian float16."""
+    """Similarity of the likeliest tokens' embeddings: sum of p_i p_j cos(e_i, e_j); little-endian
+    float16.
+    """
     head: _builtins.bytes
-    """Score of the policy's learned head, read from the state that the token was drawn from; little-endian float16."""
+    """Score of the policy's learned head, read from the state that the token was drawn from;
+    little-endian float16.
+    """
     def __init__(
         self,
         *,
@@ -454,7 +460,7 @@ class LeafRef(_message.Message):
     segment: _builtins.bytes
     """Segment id."""
     end: _builtins.int
-    """How many of its tokens belong to the path."""
+    """Number of its tokens on the path."""
     def __init__(
         self,
         *,
@@ -471,7 +477,7 @@ Global___LeafRef: _TypeAlias = LeafRef  # noqa: Y015
 
 @_typing.final
 class Score(_message.Message):
-    """What a scorer says of a leaf."""
+    """Score of a leaf."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -505,14 +511,14 @@ class Score(_message.Message):
     value: _builtins.float
     """The reward; finite."""
     reason: _builtins.str
-    """Why it could not be scored: DEADLINE, EXCEPTION, NOT_A_NUMBER, INFRASTRUCTURE …"""
+    """Reason why it could not be scored: DEADLINE, EXCEPTION, NOT_A_NUMBER, INFRASTRUCTURE …"""
     @_builtins.property
     def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Named parts of the value."""
 
     @_builtins.property
     def repair(self) -> Global___Repair:
-        """How the completion could be put right; absent where it is right, or nobody knows."""
+        """Repair of the completion; absent if it is right, or unknown."""
 
     def __init__(
         self,
@@ -533,7 +539,7 @@ Global___Score: _TypeAlias = Score  # noqa: Y015
 
 @_typing.final
 class Repair(_message.Message):
-    """Where a completion goes wrong, and what should stand there (SCOPE)."""
+    """First error of a completion, and its correction (SCOPE, arXiv 2602.24110)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -585,7 +591,7 @@ class ScoredLeaf(_message.Message):
 
     @_builtins.property
     def score(self) -> Global___Score:
-        """What it says."""
+        """Content."""
 
     def __init__(
         self,
@@ -649,9 +655,9 @@ class TreeSpec(_message.Message):
     index: _builtins.int
     """Position of the tree in its group."""
     purpose: Global___TreePurpose.ValueType
-    """What it is for."""
+    """Purpose."""
     label: _builtins.str
-    """Which evaluation, such as "before" or "after"; empty for training."""
+    """Name of the evaluation, such as "before" or "after"; empty for training."""
     row_digest: _builtins.bytes
     """BLAKE2b-256 of the row's canonical JSON."""
     row_json: _builtins.str
@@ -667,21 +673,27 @@ class TreeSpec(_message.Message):
     max_step: _builtins.int
     """The newest policy step that may sample it, where exact; absent if any newer one may."""
     score_deadline_ms: _builtins.int
-    """How long a grown leaf may wait for a score."""
+    """Time that a grown leaf may wait for a score."""
     max_claims: _builtins.int
     """Claims without a new segment after which the tree is dropped."""
     wave: _builtins.str
-    """Trees opened together, which deterministic nodes admit together: name of the wave and its size in trees."""
+    """Trees opened together, which deterministic nodes admit together: name of the wave and its size
+    in trees.
+    """
     wave_size: _builtins.int
     """Trees in the wave."""
     traceparent: _builtins.str
     """W3C traceparent of the tree's trace."""
     group_take: _builtins.int
-    """Trees of the group that suffice: once so many are closed, the others are dropped as REDUNDANT. 0: all."""
+    """Trees of the group that suffice: once so many are closed, the others are dropped as REDUNDANT.
+    0: all.
+    """
     take_in_order: _builtins.bool
     """Those of the lowest indices suffice, not those that closed first."""
     last_step: _builtins.int
-    """The newest policy step under which a batch may take the group; a later policy drops it as STALE. Absent: any."""
+    """The newest policy step under which a batch may take the group; a later policy drops it as
+    STALE. Absent: any.
+    """
     prompt_tokens: _builtins.int
     """Tokens of the prompt as the gateway's tokenizer counts them; 0 where it has none."""
     prompt_digest: _builtins.bytes
@@ -758,9 +770,9 @@ class Tree(_message.Message):
     PLANS_FIELD_NUMBER: _builtins.int
     ROOM_FIELD_NUMBER: _builtins.int
     state: Global___TreeState.ValueType
-    """Where it stands."""
+    """State."""
     reason: _builtins.str
-    """Why it was dropped, if it was."""
+    """Reason of the drop, if dropped."""
     claim_epoch: _builtins.int
     """Epoch of the claim in force."""
     opened_unix_ms: _builtins.int
@@ -769,19 +781,19 @@ class Tree(_message.Message):
     """The same when it was closed or dropped; 0 before."""
     @_builtins.property
     def spec(self) -> Global___TreeSpec:
-        """What was opened."""
+        """The opened tree."""
 
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """All accepted segments, parents first."""
+        """Accepted segments, parents first."""
 
     @_builtins.property
     def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafRef]:
-        """All accepted leaves."""
+        """Accepted leaves."""
 
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScoredLeaf]:
-        """All terminal scores."""
+        """Terminal scores."""
 
     @_builtins.property
     def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanRecord]:
@@ -816,7 +828,7 @@ Global___Tree: _TypeAlias = Tree  # noqa: Y015
 
 @_typing.final
 class TreeRoom(_message.Message):
-    """What control lets a tree grow to, while it grows. Later rounds only ever add."""
+    """Growth budget of a tree. Later rounds only add to it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -826,9 +838,9 @@ class TreeRoom(_message.Message):
     leaves: _builtins.int
     """Leaves in all."""
     final: _builtins.bool
-    """Whether no more will come."""
+    """True if no more will come."""
     round: _builtins.int
-    """How often control decided about the tree, from 1."""
+    """Number of control's decisions about the tree, from 1."""
     def __init__(
         self,
         *,
@@ -856,9 +868,9 @@ class BranchRef(_message.Message):
     parent: _builtins.bytes
     """Id of the parent segment."""
     fork: _builtins.int
-    """How many of its tokens are continued."""
+    """Number of its tokens that are continued."""
     ordinal: _builtins.int
-    """Which continuation."""
+    """Number of the continuation."""
     def __init__(
         self,
         *,
@@ -876,8 +888,9 @@ Global___BranchRef: _TypeAlias = BranchRef  # noqa: Y015
 
 @_typing.final
 class PlanRecord(_message.Message):
-    """A plan that was executed: what was new in it, and what it takes to make its view again from the stored tree. A plan is a
-    pure function of view and seed (its draws are keyed by the seed), so the same view gives the same plan.
+    """A plan that was executed: what was new in it, and what it takes to make its view again from the
+    stored tree. A plan is a pure function of view and seed (its draws are keyed by the seed), so the
+    same view gives the same plan.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -905,13 +918,15 @@ class PlanRecord(_message.Message):
     view_digest: _builtins.bytes
     """BLAKE2b-256 of the view: seed, limits, segments, branches in flight, leaves."""
     done: _builtins.bool
-    """Whether it said that no branch will ever be asked for again."""
+    """True if no branch will ever be requested again."""
     room_lapsed: _builtins.bool
     """Control was silent past the deadline: the tree ends with the room that it had."""
     more: _builtins.bool
     """The plan goes on in the claim's next record, of the same view: it is too large for one."""
     full: _builtins.bool
-    """The claim's log is full: neither this plan nor any after it is logged. Nothing else is said here."""
+    """The claim's log is full: neither this plan nor any after it is logged. Nothing else is said
+    here.
+    """
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Segments in the view that were not in the claim's record before this one."""
@@ -942,7 +957,9 @@ class PlanRecord(_message.Message):
 
     @_builtins.property
     def room(self) -> Global___TreeRoom:
-        """The room that the plan had, where it is not that of the last record; absent before control said anything."""
+        """The room that the plan had, where it is not that of the last record; absent before control said
+        anything.
+        """
 
     @_builtins.property
     def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafRef]:
@@ -993,7 +1010,7 @@ class PlannedReward(_message.Message):
 
     @_builtins.property
     def repair(self) -> Global___PlannedRepair:
-        """How its path could be put right."""
+        """Repair of its path."""
 
     def __init__(
         self,
@@ -1028,7 +1045,7 @@ class PlannedRepair(_message.Message):
     """Steps of the completion."""
     @_builtins.property
     def place(self) -> Global___LeafRef:
-        """Where the path is right up to."""
+        """Place up to which the path is right."""
 
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1068,16 +1085,16 @@ class PlannedExpansion(_message.Message):
     semantic: _builtins.int
     """Likeliest tokens that it wanted the semantic value over."""
     head: _builtins.bool
-    """Whether it wanted the score of the policy's learned head."""
+    """True if it requested the score of the policy's learned head."""
     origin: Global___SegmentOrigin.ValueType
-    """Who the forced tokens are of; unspecified where there are none."""
+    """Source of forced tokens; unspecified without any."""
     @_builtins.property
     def branch(self) -> Global___BranchRef:
-        """Where."""
+        """Place."""
 
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
-        """How it is sampled."""
+        """Parameters of its sampling."""
 
     @_builtins.property
     def forced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1111,7 +1128,7 @@ class PlannedLeaf(_message.Message):
     LEAF_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why the path ends."""
+    """Reason of the path's end."""
     @_builtins.property
     def leaf(self) -> Global___LeafRef:
         """The leaf."""

@@ -84,14 +84,14 @@ Global___ClaimTreesRequest: _TypeAlias = ClaimTreesRequest  # noqa: Y015
 
 @_typing.final
 class ClaimTreesResponse(_message.Message):
-    """What became of each claim, in their order."""
+    """Result of each claim, in their order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClaimOutcome]:
-        """One for each claim."""
+        """An entry for each claim."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class ClaimOutcome(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     refused: _builtins.str
-    """NOT_FOUND, the reason of a refusal, or LATER: the answer is full, ask for it again; empty if it was not refused."""
+    """NOT_FOUND, the reason of a refusal, or LATER: the answer is full, ask for it again; empty if it
+    was not refused.
+    """
     detail: _builtins.str
     """The refusal in words."""
     @_builtins.property
@@ -150,13 +152,17 @@ class ClaimTreeResponse(_message.Message):
     FIRST_TRACEPARENT_FIELD_NUMBER: _builtins.int
     STREAMED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Fencing epoch; in every segment, leaf and grown event of this claim. 0 if the tree needs no growth."""
+    """Fencing epoch; in every segment, leaf and grown event of this claim. 0 if the tree needs no
+    growth.
+    """
     deadline_ms: _builtins.int
-    """How long the claim holds without progress."""
+    """Time that the claim holds without progress."""
     first_traceparent: _builtins.str
     """Traceparent of the tree's first claim: a later claim links its span to that one."""
     streamed: _builtins.bool
-    """The tree has more segments than an answer holds, and none of them is in it: StreamClaimed has them."""
+    """The tree has more segments than an answer holds, and none of them is in it: StreamClaimed has
+    them.
+    """
     @_builtins.property
     def tree(self) -> _tree_pb2.Tree:
         """The tree so far. Its state says why there is nothing to do when epoch is 0."""
@@ -254,7 +260,7 @@ Global___RenewClaimsRequest: _TypeAlias = RenewClaimsRequest  # noqa: Y015
 
 @_typing.final
 class RenewClaimsResponse(_message.Message):
-    """What became of each claim, in their order."""
+    """Result of each claim, in their order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -264,7 +270,7 @@ class RenewClaimsResponse(_message.Message):
     """For how long those hold that were not refused."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RenewOutcome]:
-        """One for each claim."""
+        """An entry for each claim."""
 
     def __init__(
         self,
@@ -368,7 +374,9 @@ class ReturnTreeRequest(_message.Message):
     epoch: _builtins.int
     """Epoch of the claim."""
     reason: _builtins.str
-    """Why: drain, policy, "UNABLE: …" where only this node cannot grow it, "UNUSABLE: …" where no node ever can: that drops it."""
+    """Reason: drain, policy, "UNABLE: …" where only this node cannot grow it, "UNUSABLE: …" where no
+    node ever can: that drops it.
+    """
     def __init__(
         self,
         *,
@@ -417,11 +425,13 @@ class AwaitScoresRequest(_message.Message):
     epoch: _builtins.int
     """Epoch of the claim."""
     known: _builtins.int
-    """How many scores the node has."""
+    """Number of scores that the node has."""
     deadline_ms: _builtins.int
-    """How long to wait for more."""
+    """Time to wait for more."""
     room_known: _builtins.int
-    """Round of the room that the node has, 0 for none: a later one ends the wait as well. Absent: rooms do not end it."""
+    """Round of the room that the node has, 0 for none: a later one ends the wait as well. Absent:
+    rooms do not end it.
+    """
     def __init__(
         self,
         *,
@@ -443,7 +453,7 @@ Global___AwaitScoresRequest: _TypeAlias = AwaitScoresRequest  # noqa: Y015
 
 @_typing.final
 class AwaitScoresResponse(_message.Message):
-    """All scores of the tree, and its room."""
+    """Scores of the tree, and its growth budget."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -473,7 +483,7 @@ Global___AwaitScoresResponse: _TypeAlias = AwaitScoresResponse  # noqa: Y015
 
 @_typing.final
 class AwaitIngestedRequest(_message.Message):
-    """What a node published for a tree."""
+    """Parts that a node published for a tree."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -487,9 +497,9 @@ class AwaitIngestedRequest(_message.Message):
     epoch: _builtins.int
     """Epoch of the claim."""
     grown: _builtins.bool
-    """Whether TreeGrown must be stored too."""
+    """True if TreeGrown must be stored, too."""
     deadline_ms: _builtins.int
-    """How long to wait."""
+    """Time to wait."""
     @_builtins.property
     def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Segments that must be stored."""
@@ -513,7 +523,7 @@ Global___AwaitIngestedRequest: _TypeAlias = AwaitIngestedRequest  # noqa: Y015
 
 @_typing.final
 class AwaitIngestedResponse(_message.Message):
-    """What is still missing after the wait."""
+    """Parts that are missing after the wait."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -521,7 +531,7 @@ class AwaitIngestedResponse(_message.Message):
     GROWN_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     grown: _builtins.bool
-    """Whether TreeGrown of this epoch is stored."""
+    """True if TreeGrown of this epoch is stored."""
     @_builtins.property
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Segments that the store does not have; publish them again."""
@@ -547,14 +557,14 @@ Global___AwaitIngestedResponse: _TypeAlias = AwaitIngestedResponse  # noqa: Y015
 
 @_typing.final
 class AwaitTreesIngestedRequest(_message.Message):
-    """What a node published for several trees."""
+    """Parts that a node published for several trees."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TREES_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     deadline_ms: _builtins.int
-    """How long to wait for all of them."""
+    """Time to wait for all of them."""
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitIngestedRequest]:
         """At most 64. Their own deadlines do not count."""
@@ -575,14 +585,14 @@ Global___AwaitTreesIngestedRequest: _TypeAlias = AwaitTreesIngestedRequest  # no
 
 @_typing.final
 class AwaitTreesIngestedResponse(_message.Message):
-    """What is stored of each tree, in their order."""
+    """Stored parts of each tree, in their order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___IngestOutcome]:
-        """One for each tree."""
+        """An entry for each tree."""
 
     def __init__(
         self,
@@ -599,7 +609,7 @@ Global___AwaitTreesIngestedResponse: _TypeAlias = AwaitTreesIngestedResponse  # 
 
 @_typing.final
 class IngestOutcome(_message.Message):
-    """What is stored of a tree, or why the question was refused."""
+    """Stored parts of a tree, or the reason of a refusal."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -755,10 +765,10 @@ class ReadLeavesRequest(_message.Message):
     LEAVES_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     deadline_ms: _builtins.int
-    """How long to wait for those that are not stored yet."""
+    """Time to wait for those that are not stored yet."""
     @_builtins.property
     def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafKey]:
-        """Which leaves."""
+        """Leaves to read."""
 
     def __init__(
         self,
@@ -783,7 +793,7 @@ class ReadLeavesResponse(_message.Message):
     TRANSCRIPTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def transcripts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafTranscript]:
-        """One per leaf found; a leaf that is missing here is not stored."""
+        """An entry per stored leaf; a missing one is not stored."""
 
     def __init__(
         self,
@@ -812,7 +822,7 @@ class ReadGroupRequest(_message.Message):
     claim_epoch: _builtins.int
     """Epoch of the claim under which it ended; 0 for any."""
     deadline_ms: _builtins.int
-    """How long to wait until the store knows of that end."""
+    """Time to wait until the store knows of that end."""
     def __init__(
         self,
         *,
@@ -839,15 +849,15 @@ class ReadGroupResponse(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     TRANSCRIPTS_FIELD_NUMBER: _builtins.int
     settled: _builtins.bool
-    """Whether the store knows of the end that was asked for, or will never; ask again if not."""
+    """True if the store knows of the requested end, or never will; ask again if not."""
     whole: _builtins.bool
-    """Whether no tree of the group grows any more. If not, the end of another tree will say so."""
+    """True if no tree of the group grows any more. If not, the end of another tree will report it."""
     group_id: _builtins.str
     """The group."""
     @_builtins.property
     def transcripts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafTranscript]:
-        """All leaves of its grown trees, by index of the tree and then from left to right, each with the group scorers that
-        owe it a score; none at all if none is owed.
+        """Leaves of its grown trees, by index of the tree and then from left to right, each with the
+        group scorers that owe it a score; none at all if none is owed.
         """
 
     def __init__(
@@ -868,7 +878,7 @@ Global___ReadGroupResponse: _TypeAlias = ReadGroupResponse  # noqa: Y015
 
 @_typing.final
 class LeafTranscript(_message.Message):
-    """What a scorer sees."""
+    """Input of a scorer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -897,11 +907,13 @@ class LeafTranscript(_message.Message):
     """Finish of the last segment."""
     @_builtins.property
     def key(self) -> Global___LeafKey:
-        """Which leaf."""
+        """Leaf to score."""
 
     @_builtins.property
     def scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Scorers that still owe a score; from ReadLeaves those of single leaves, from ReadGroup those of groups."""
+        """Scorers that still owe a score; from ReadLeaves those of single leaves, from ReadGroup those of
+        groups.
+        """
 
     def __init__(
         self,
@@ -963,7 +975,9 @@ class ReadyGroupsResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     OLDEST_OPEN_FIELD_NUMBER: _builtins.int
     oldest_open: _builtins.int
-    """Ordinal of the oldest training group that is neither closed nor dropped nor consumed; absent if there is none."""
+    """Ordinal of the oldest training group that is neither closed nor dropped nor consumed; absent if
+    there is none.
+    """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadyGroup]:
         """In order of ordinal."""
@@ -1116,7 +1130,7 @@ class DroppedGroup(_message.Message):
     group_id: _builtins.str
     """The group."""
     reason: _builtins.str
-    """Why."""
+    """Reason."""
     def __init__(
         self,
         *,
@@ -1226,7 +1240,7 @@ class Batch(_message.Message):
     summary_json: _builtins.str
     """Advantages' summary as JSON."""
     set_aside: _builtins.str
-    """Why it is not trained on: it ended two learners. Empty for all others."""
+    """Reason why it is not trained on: it ended two learners. Empty otherwise."""
     @_builtins.property
     def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Groups consumed."""
@@ -1327,7 +1341,7 @@ class GetTreeRequest(_message.Message):
     tree_id: _builtins.bytes
     """The tree; a prefix of at least 4 bytes that is unique will do."""
     plans: _builtins.bool
-    """Whether its plans come with it."""
+    """True to include its plans."""
     def __init__(
         self,
         *,
@@ -1344,7 +1358,7 @@ Global___GetTreeRequest: _TypeAlias = GetTreeRequest  # noqa: Y015
 
 @_typing.final
 class GetTreeResponse(_message.Message):
-    """One tree."""
+    """A tree."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1368,7 +1382,7 @@ Global___GetTreeResponse: _TypeAlias = GetTreeResponse  # noqa: Y015
 
 @_typing.final
 class TreeFilter(_message.Message):
-    """Which trees."""
+    """Selection of trees."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1421,7 +1435,7 @@ class ListTreesRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def filter(self) -> Global___TreeFilter:
-        """Which."""
+        """Selection."""
 
     def __init__(
         self,
@@ -1486,9 +1500,9 @@ class TreeSummary(_message.Message):
     group_id: _builtins.str
     """Its group."""
     state: _tree_pb2.TreeState.ValueType
-    """Where it stands."""
+    """State."""
     reason: _builtins.str
-    """Why it was dropped."""
+    """Reason of the drop."""
     leaves: _builtins.int
     """Leaves."""
     segments: _builtins.int
@@ -1498,9 +1512,9 @@ class TreeSummary(_message.Message):
     mean_reward: _builtins.float
     """Mean reward of the scored leaves; absent before."""
     purpose: _tree_pb2.TreePurpose.ValueType
-    """What it is for."""
+    """Purpose."""
     label: _builtins.str
-    """Which evaluation."""
+    """Name of the evaluation."""
     policy_step: _builtins.int
     """Policy step of its newest segment."""
     claim_epoch: _builtins.int
@@ -1541,7 +1555,7 @@ class StreamTreesRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def filter(self) -> Global___TreeFilter:
-        """Which."""
+        """Selection."""
 
     def __init__(
         self,
@@ -1558,7 +1572,7 @@ Global___StreamTreesRequest: _TypeAlias = StreamTreesRequest  # noqa: Y015
 
 @_typing.final
 class StreamTreesResponse(_message.Message):
-    """One tree a message."""
+    """A tree per message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1621,7 +1635,7 @@ class GetAncestryResponse(_message.Message):
 
     @_builtins.property
     def spec(self) -> _tree_pb2.TreeSpec:
-        """What was opened."""
+        """The opened tree."""
 
     def __init__(
         self,
@@ -1662,14 +1676,16 @@ Global___ListConsumersRequest: _TypeAlias = ListConsumersRequest  # noqa: Y015
 
 @_typing.final
 class ListConsumersResponse(_message.Message):
-    """Who used a segment."""
+    """Users of a segment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSUMERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
-        """One per batch that trained on it: first the one that consumed its tree, then those that replayed it (use "replay")."""
+        """An entry per batch that trained on it: first the one that consumed its tree, then those that
+        replayed it (use "replay").
+        """
 
     def __init__(
         self,
@@ -1735,11 +1751,11 @@ class SampleReplayRequest(_message.Message):
     run_id: _builtins.str
     """The run."""
     count: _builtins.int
-    """How many groups at most."""
+    """Largest number of groups."""
     seed: _builtins.int
     """Seed of the draw."""
     policy: _builtins.str
-    """Who draws groups: a registered replay plugin, or module:attribute."""
+    """Rule that draws groups: a registered replay plugin, or module:attribute."""
     settings_json: _builtins.str
     """Its settings as JSON."""
     before_batch: _builtins.int
@@ -1816,7 +1832,9 @@ class SampleReplayResponse(_message.Message):
 
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedTree]:
-        """The same trees with what they are for: groups in the order drawn, each by index; then the successes."""
+        """The same trees with what they are for: groups in the order drawn, each by index; then the
+        successes.
+        """
 
     def __init__(
         self,
@@ -1841,7 +1859,7 @@ class ExportTreesRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def filter(self) -> Global___TreeFilter:
-        """Which."""
+        """Selection."""
 
     def __init__(
         self,
@@ -1864,7 +1882,7 @@ class ExportTreesResponse(_message.Message):
 
     LINE_FIELD_NUMBER: _builtins.int
     line: _builtins.str
-    """One tree as JSON, without a line end."""
+    """A tree as JSON, without a line end."""
     def __init__(
         self,
         *,
@@ -1929,7 +1947,9 @@ class GetStatsResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def counts(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """By name: trees, segments, leaves, scores, batches, policies, sampled_tokens, path_tokens, refused, late, dead …"""
+        """By name: trees, segments, leaves, scores, batches, policies, sampled_tokens, path_tokens,
+        refused, late, dead …
+        """
 
     def __init__(
         self,

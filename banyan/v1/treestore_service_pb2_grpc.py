@@ -162,7 +162,8 @@ class TreeStoreServiceServicer(object):
     """
 
     def ClaimTree(self, request, context):
-        """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment.
+        """Claims a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node
+        does with an assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,7 +177,8 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewClaim(self, request, context):
-        """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force.
+        """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim
+        is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,14 +199,16 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReturnTree(self, request, context):
-        """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old.
+        """Returns a tree without an attempt being counted: a drain, or a policy that is too new or too
+        old.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AwaitIngested(self, request, context):
-        """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing.
+        """Waits until the named segments and leaves are stored, or the deadline; answers with what is
+        missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,22 +222,24 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AwaitScores(self, request, context):
-        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
-        by scores, or grow by the room that control gives them.
+        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for
+        tree policies that decide by scores, or grow by the room that control gives them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutBlob(self, request_iterator, context):
-        """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine.
+        """Receives parts that are too large for a message of the log, in pieces, before the message that
+        names it. The same again is fine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLeaves(self, request, context):
-        """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline.
+        """Leaves to score, as the store accepted them; waits for those that are not there yet until the
+        deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,7 +260,8 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CommitBatch(self, request, context):
-        """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule.
+        """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS,
+        FAILED_PRECONDITION say which rule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -275,7 +282,7 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTree(self, request, context):
-        """One tree with its segments, leaves and scores.
+        """Returns a tree with its segments, leaves and scores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,8 +317,8 @@ class TreeStoreServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SampleReplay(self, request, context):
-        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
-        is replayed is what a batch says that it replayed.
+        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that
+        failed. Changes nothing: what is replayed is what a batch says that it replayed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,41 +34,55 @@ class TreeStoreServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TreeStoreServiceAsyncStub: ...
     ClaimTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreeRequest, _treestore_service_pb2.ClaimTreeResponse]
-    """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+    """Claims a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node
+    does with an assignment.
+    """
     ClaimTrees: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreesRequest, _treestore_service_pb2.ClaimTreesResponse]
     """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]
-    """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+    """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim
+    is in force.
+    """
     RenewClaims: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimsRequest, _treestore_service_pb2.RenewClaimsResponse]
     """Keeps several claims in one transaction; one that is refused does not spoil the others."""
     StreamClaimed: _grpc.UnaryStreamMultiCallable[_treestore_service_pb2.StreamClaimedRequest, _treestore_service_pb2.StreamClaimedResponse]
     """The segments of a claimed tree that was too large for the claim's answer, parents first."""
     ReturnTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]
-    """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
+    """Returns a tree without an attempt being counted: a drain, or a policy that is too new or too
+    old.
+    """
     AwaitIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]
-    """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    """Waits until the named segments and leaves are stored, or the deadline; answers with what is
+    missing.
+    """
     AwaitTreesIngested: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitTreesIngestedRequest, _treestore_service_pb2.AwaitTreesIngestedResponse]
     """The same of several trees; a tree that is refused does not spoil the others."""
     AwaitScores: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]
-    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
-    by scores, or grow by the room that control gives them.
+    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for
+    tree policies that decide by scores, or grow by the room that control gives them.
     """
     PutBlob: _grpc.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]
-    """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
+    """Receives parts that are too large for a message of the log, in pieces, before the message that
+    names it. The same again is fine.
+    """
     ReadLeaves: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]
-    """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+    """Leaves to score, as the store accepted them; waits for those that are not there yet until the
+    deadline.
+    """
     ReadGroup: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
     ReadyGroups: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]
     """Closed groups that no batch consumed for this use, in order of their ordinals."""
     CommitBatch: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.CommitBatchRequest, _treestore_service_pb2.CommitBatchResponse]
-    """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule."""
+    """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS,
+    FAILED_PRECONDITION say which rule.
+    """
     ReadBatch: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadBatchRequest, _treestore_service_pb2.ReadBatchResponse]
     """A committed batch by ordinal."""
     NoteFailure: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.NoteFailureRequest, _treestore_service_pb2.NoteFailureResponse]
     """A learner fails on a committed batch; the second that does has the batch set aside."""
     GetTree: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.GetTreeRequest, _treestore_service_pb2.GetTreeResponse]
-    """One tree with its segments, leaves and scores."""
+    """Returns a tree with its segments, leaves and scores."""
     ListTrees: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ListTreesRequest, _treestore_service_pb2.ListTreesResponse]
     """Trees without their segments, newest first."""
     StreamTrees: _grpc.UnaryStreamMultiCallable[_treestore_service_pb2.StreamTreesRequest, _treestore_service_pb2.StreamTreesResponse]
@@ -78,8 +92,8 @@ class TreeStoreServiceStub:
     ListConsumers: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ListConsumersRequest, _treestore_service_pb2.ListConsumersResponse]
     """The batches that used a segment's tree, and the policies they made."""
     SampleReplay: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.SampleReplayRequest, _treestore_service_pb2.SampleReplayResponse]
-    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
-    is replayed is what a batch says that it replayed.
+    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that
+    failed. Changes nothing: what is replayed is what a batch says that it replayed.
     """
     ExportTrees: _grpc.UnaryStreamMultiCallable[_treestore_service_pb2.ExportTreesRequest, _treestore_service_pb2.ExportTreesResponse]
     """Trees as JSON lines, in the format of `banyan trees export`."""
@@ -92,41 +106,55 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ClaimTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreeRequest, _treestore_service_pb2.ClaimTreeResponse]  # type: ignore[assignment]
-    """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+    """Claims a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node
+    does with an assignment.
+    """
     ClaimTrees: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ClaimTreesRequest, _treestore_service_pb2.ClaimTreesResponse]  # type: ignore[assignment]
     """Takes several trees in one transaction; a claim that is refused does not spoil the others."""
     RenewClaim: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimRequest, _treestore_service_pb2.RenewClaimResponse]  # type: ignore[assignment]
-    """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+    """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim
+    is in force.
+    """
     RenewClaims: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.RenewClaimsRequest, _treestore_service_pb2.RenewClaimsResponse]  # type: ignore[assignment]
     """Keeps several claims in one transaction; one that is refused does not spoil the others."""
     StreamClaimed: _aio.UnaryStreamMultiCallable[_treestore_service_pb2.StreamClaimedRequest, _treestore_service_pb2.StreamClaimedResponse]  # type: ignore[assignment]
     """The segments of a claimed tree that was too large for the claim's answer, parents first."""
     ReturnTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReturnTreeRequest, _treestore_service_pb2.ReturnTreeResponse]  # type: ignore[assignment]
-    """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
+    """Returns a tree without an attempt being counted: a drain, or a policy that is too new or too
+    old.
+    """
     AwaitIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitIngestedRequest, _treestore_service_pb2.AwaitIngestedResponse]  # type: ignore[assignment]
-    """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+    """Waits until the named segments and leaves are stored, or the deadline; answers with what is
+    missing.
+    """
     AwaitTreesIngested: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitTreesIngestedRequest, _treestore_service_pb2.AwaitTreesIngestedResponse]  # type: ignore[assignment]
     """The same of several trees; a tree that is refused does not spoil the others."""
     AwaitScores: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.AwaitScoresRequest, _treestore_service_pb2.AwaitScoresResponse]  # type: ignore[assignment]
-    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
-    by scores, or grow by the room that control gives them.
+    """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for
+    tree policies that decide by scores, or grow by the room that control gives them.
     """
     PutBlob: _aio.StreamUnaryMultiCallable[_treestore_service_pb2.PutBlobRequest, _treestore_service_pb2.PutBlobResponse]  # type: ignore[assignment]
-    """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
+    """Receives parts that are too large for a message of the log, in pieces, before the message that
+    names it. The same again is fine.
+    """
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
-    """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+    """Leaves to score, as the store accepted them; waits for those that are not there yet until the
+    deadline.
+    """
     ReadGroup: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]  # type: ignore[assignment]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
     ReadyGroups: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]  # type: ignore[assignment]
     """Closed groups that no batch consumed for this use, in order of their ordinals."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.CommitBatchRequest, _treestore_service_pb2.CommitBatchResponse]  # type: ignore[assignment]
-    """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule."""
+    """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS,
+    FAILED_PRECONDITION say which rule.
+    """
     ReadBatch: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadBatchRequest, _treestore_service_pb2.ReadBatchResponse]  # type: ignore[assignment]
     """A committed batch by ordinal."""
     NoteFailure: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.NoteFailureRequest, _treestore_service_pb2.NoteFailureResponse]  # type: ignore[assignment]
     """A learner fails on a committed batch; the second that does has the batch set aside."""
     GetTree: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.GetTreeRequest, _treestore_service_pb2.GetTreeResponse]  # type: ignore[assignment]
-    """One tree with its segments, leaves and scores."""
+    """Returns a tree with its segments, leaves and scores."""
     ListTrees: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ListTreesRequest, _treestore_service_pb2.ListTreesResponse]  # type: ignore[assignment]
     """Trees without their segments, newest first."""
     StreamTrees: _aio.UnaryStreamMultiCallable[_treestore_service_pb2.StreamTreesRequest, _treestore_service_pb2.StreamTreesResponse]  # type: ignore[assignment]
@@ -136,8 +164,8 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     ListConsumers: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ListConsumersRequest, _treestore_service_pb2.ListConsumersResponse]  # type: ignore[assignment]
     """The batches that used a segment's tree, and the policies they made."""
     SampleReplay: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.SampleReplayRequest, _treestore_service_pb2.SampleReplayResponse]  # type: ignore[assignment]
-    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
-    is replayed is what a batch says that it replayed.
+    """Draws trees of earlier batches to train on again: whole groups, and successes of rows that
+    failed. Changes nothing: what is replayed is what a batch says that it replayed.
     """
     ExportTrees: _aio.UnaryStreamMultiCallable[_treestore_service_pb2.ExportTreesRequest, _treestore_service_pb2.ExportTreesResponse]  # type: ignore[assignment]
     """Trees as JSON lines, in the format of `banyan trees export`."""
@@ -153,7 +181,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.ClaimTreeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ClaimTreeResponse, _abc.Awaitable[_treestore_service_pb2.ClaimTreeResponse]]:
-        """Takes a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node does with an assignment."""
+        """Claims a tree to grow, or resumes it: issues the next fencing epoch. The first thing a node
+        does with an assignment.
+        """
 
     @_abc_1.abstractmethod
     def ClaimTrees(
@@ -169,7 +199,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.RenewClaimRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.RenewClaimResponse, _abc.Awaitable[_treestore_service_pb2.RenewClaimResponse]]:
-        """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim is in force."""
+        """Keeps a claim while the tree progresses. FAILED_PRECONDITION with STALE_EPOCH if a newer claim
+        is in force.
+        """
 
     @_abc_1.abstractmethod
     def RenewClaims(
@@ -193,7 +225,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.ReturnTreeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ReturnTreeResponse, _abc.Awaitable[_treestore_service_pb2.ReturnTreeResponse]]:
-        """Hands a tree back without an attempt being counted: a drain, or a policy that is too new or too old."""
+        """Returns a tree without an attempt being counted: a drain, or a policy that is too new or too
+        old.
+        """
 
     @_abc_1.abstractmethod
     def AwaitIngested(
@@ -201,7 +235,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.AwaitIngestedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitIngestedResponse, _abc.Awaitable[_treestore_service_pb2.AwaitIngestedResponse]]:
-        """Waits until the named segments and leaves are stored, or the deadline; answers with what is missing."""
+        """Waits until the named segments and leaves are stored, or the deadline; answers with what is
+        missing.
+        """
 
     @_abc_1.abstractmethod
     def AwaitTreesIngested(
@@ -217,8 +253,8 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.AwaitScoresRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.AwaitScoresResponse, _abc.Awaitable[_treestore_service_pb2.AwaitScoresResponse]]:
-        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for tree policies that decide
-        by scores, or grow by the room that control gives them.
+        """Waits until a tree has more scores or a later room than the node knows of, or the deadline: for
+        tree policies that decide by scores, or grow by the room that control gives them.
         """
 
     @_abc_1.abstractmethod
@@ -227,7 +263,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_treestore_service_pb2.PutBlobRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.PutBlobResponse, _abc.Awaitable[_treestore_service_pb2.PutBlobResponse]]:
-        """Takes what is too large for a message of the log, in pieces, before the message that names it. The same again is fine."""
+        """Receives parts that are too large for a message of the log, in pieces, before the message that
+        names it. The same again is fine.
+        """
 
     @_abc_1.abstractmethod
     def ReadLeaves(
@@ -235,7 +273,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.ReadLeavesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.ReadLeavesResponse, _abc.Awaitable[_treestore_service_pb2.ReadLeavesResponse]]:
-        """Leaves to score, as the store accepted them; waits for those that are not there yet until the deadline."""
+        """Leaves to score, as the store accepted them; waits for those that are not there yet until the
+        deadline.
+        """
 
     @_abc_1.abstractmethod
     def ReadGroup(
@@ -259,7 +299,9 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.CommitBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.CommitBatchResponse, _abc.Awaitable[_treestore_service_pb2.CommitBatchResponse]]:
-        """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS, FAILED_PRECONDITION say which rule."""
+        """Commits a batch: one transaction with unique (run, tree, use). ALREADY_EXISTS,
+        FAILED_PRECONDITION say which rule.
+        """
 
     @_abc_1.abstractmethod
     def ReadBatch(
@@ -283,7 +325,7 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.GetTreeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.GetTreeResponse, _abc.Awaitable[_treestore_service_pb2.GetTreeResponse]]:
-        """One tree with its segments, leaves and scores."""
+        """Returns a tree with its segments, leaves and scores."""
 
     @_abc_1.abstractmethod
     def ListTrees(
@@ -323,8 +365,8 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _treestore_service_pb2.SampleReplayRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_treestore_service_pb2.SampleReplayResponse, _abc.Awaitable[_treestore_service_pb2.SampleReplayResponse]]:
-        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that failed. Changes nothing: what
-        is replayed is what a batch says that it replayed.
+        """Draws trees of earlier batches to train on again: whole groups, and successes of rows that
+        failed. Changes nothing: what is replayed is what a batch says that it replayed.
         """
 
     @_abc_1.abstractmethod

@@ -68,7 +68,7 @@ class ScoreResponse(_message.Message):
     """Version of the scorer."""
     @_builtins.property
     def score(self) -> _tree_pb2.Score:
-        """What the scorer says."""
+        """Score."""
 
     def __init__(
         self,
@@ -202,16 +202,16 @@ Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
 
 @_typing.final
 class StepResponse(_message.Message):
-    """What the environment answers."""
+    """Answer of the environment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OBSERVATION_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     observation: _builtins.str
-    """What is seen."""
+    """Observation."""
     done: _builtins.bool
-    """Whether it is over."""
+    """True if it is over."""
     def __init__(
         self,
         *,

@@ -1,4 +1,7 @@
-"""Which messages this program speaks. Who shares a log speaks the same ones: a field that one side does not know is lost."""
+"""Version of the messages that this program uses.
+
+Programs that share a log must agree on it: a field that one side does not know is lost.
+"""
 
 import functools
 
@@ -24,5 +27,8 @@ _FILES = (
 
 @functools.cache
 def digest() -> str:
-    """Hex digest of the messages and calls of events, trees and the services that a node talks to; comments do not count."""
+    """Return a hex digest of the messages and calls that a node uses; comments do not count.
+
+    It covers events, trees and the services that a node calls.
+    """
     return blake(*(file.DESCRIPTOR.serialized_pb for file in _FILES)).hex()[:16]

@@ -1,4 +1,7 @@
-"""Between the domain and its protobuf messages. Reading checks that a segment's id is the digest of its fields."""
+"""Conversion between the domain and its protobuf messages.
+
+Reading checks that a segment's id is the digest of its fields.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +18,7 @@ from banyan.v1 import tree_pb2
 
 
 def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
-    """Message of a Sampling."""
+    """Return the message of a Sampling."""
     return tree_pb2.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -28,7 +31,7 @@ def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
 
 
 def sampling_from_wire(message: tree_pb2.SamplingParams) -> Sampling:
-    """Sampling of a message."""
+    """Return the Sampling of a message."""
     return Sampling(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -36,12 +39,12 @@ def sampling_from_wire(message: tree_pb2.SamplingParams) -> Sampling:
         max_new_tokens=message.max_new_tokens,
         stop=tuple(message.stop),
         seed=message.seed,
-        bias=tuple((one.token, one.added) for one in message.bias),
+        bias=tuple((entry.token, entry.added) for entry in message.bias),
     )
 
 
 def signals_to_wire(signals: Signals) -> tree_pb2.TokenSignals | None:
-    """Message of Signals; none for none."""
+    """Return the message of Signals; None if they are empty."""
     if not signals:
         return None
     return tree_pb2.TokenSignals(
@@ -54,11 +57,9 @@ def signals_to_wire(signals: Signals) -> tree_pb2.TokenSignals | None:
 
 
 def signals_from_wire(message: tree_pb2.TokenSignals) -> Signals:
-    """Signals of a message. Raises InvalidInput where a field is unusable."""
-    ids, logprobs = (
-        _numbers(message.top_ids, "<i4", "token ids"),
-        _numbers(message.top_logprobs, "<f2", "log-probs"),
-    )
+    """Return the Signals of a message. Raises InvalidInput if a field is unusable."""
+    ids = _numbers(message.top_ids, "<i4", "token ids")
+    logprobs = _numbers(message.top_logprobs, "<f2", "log-probs")
     top = message.top
     if len(ids) != len(logprobs) or (len(ids) % top if top else len(ids)):
         raise InvalidInput(
@@ -81,7 +82,7 @@ def policy_from_wire(message: tree_pb2.PolicyRef) -> PolicyVersion:
 
 
 def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
-    """Message of a Segment."""
+    """Return the message of a Segment."""
     return tree_pb2.Segment(
         id=segment.id,
         tree_id=segment.tree_id,
@@ -112,7 +113,10 @@ def _numbers(data: bytes, dtype: str, what: str) -> np.ndarray:
 
 
 def segment_from_wire(message: tree_pb2.Segment) -> Segment:
-    """Segment of a message. Raises InvalidInput where a field is unusable or the id is not the digest of the fields."""
+    """Return the Segment of a message.
+
+    Raises InvalidInput if a field is unusable or the id is not the digest of the fields.
+    """
     try:
         kind, origin, finish = Kind(message.kind), Origin(message.origin), Finish(message.finish)
     except ValueError as error:
@@ -140,28 +144,29 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
     )
     if segment.id != message.id:
         raise InvalidInput(
-            f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}"
+            f"segment claims id {message.id.hex()[:12]} but its fields digest to "
+            f"{segment.id.hex()[:12]}"
         )
     return segment
 
 
 def leaf_to_wire(leaf: Leaf) -> tree_pb2.LeafRef:
-    """Message of a Leaf."""
+    """Return the message of a Leaf."""
     return tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end)
 
 
 def leaf_from_wire(message: tree_pb2.LeafRef) -> Leaf:
-    """Leaf of a message."""
+    """Return the Leaf of a message."""
     return Leaf(message.segment, message.end)
 
 
 def tree_from_wire(message: tree_pb2.Tree) -> Tree:
-    """Tree of a stored tree's segments, which come parents first."""
+    """Return the Tree of a stored tree's segments, which come parents first."""
     return Tree(message.spec.tree_id, (segment_from_wire(s) for s in message.segments))
 
 
 def leaves_from_wire(tree: tree_pb2.Tree) -> list[Leaf]:
-    """Leaves of a stored tree in the order of a depth-first walk (banyan/order.py), however the message has them."""
+    """Return the leaves of a stored tree in the order of a depth-first walk (banyan/order.py)."""
     paths = order.paths(tree.segments)
     return sorted(
         map(leaf_from_wire, tree.leaves), key=lambda leaf: order.at(paths, leaf.segment, leaf.end)
@@ -169,52 +174,59 @@ def leaves_from_wire(tree: tree_pb2.Tree) -> list[Leaf]:
 
 
 def rewards_from_wire(
-    scores: Iterable[tree_pb2.ScoredLeaf], scorers: int = 1
+    scores: Iterable[tree_pb2.ScoredLeaf], scorers: int
 ) -> dict[Leaf, float | None]:
-    """Reward of each place that at least `scorers` have spoken of, by the one rule (banyan/reward.py)."""
-    return reward.rewards(_said(scores), scorers)
+    """Return the reward of each place that `scorers` scorers or more have scored
+    (banyan/reward.py)."""
+    return reward.rewards(_scores(scores), scorers)
 
 
-def _said(scores: Iterable[tree_pb2.ScoredLeaf]) -> Iterator[tuple[Leaf, str, float | None]]:
+def _scores(scores: Iterable[tree_pb2.ScoredLeaf]) -> Iterator[tuple[Leaf, str, float | None]]:
     for scored in scores:
         ok = scored.score.state == tree_pb2.SCORE_STATE_SCORED
         yield leaf_from_wire(scored.leaf), scored.scorer, scored.score.value if ok else None
 
 
 def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
-    """Reward of each place inside a path of a stored tree that all scorers of single leaves have spoken of; None where one
-    of them found it unscorable. Scorers of whole groups compare leaves, and say nothing of places inside."""
+    """Return the reward of each place inside a path that all scorers of single leaves have scored.
+
+    The reward is None if any of them found the place unscorable. Scorers of whole groups compare
+    leaves and do not score places inside paths.
+    """
     above = {segment.id: (segment.parent, segment.fork) for segment in tree.segments}
     leaves = {leaf_from_wire(leaf) for leaf in tree.leaves}
-    said = [
-        one
-        for one in _said(tree.scores)
-        if one[0] not in leaves and one[1] not in tree.spec.group_scorers
+    scores = [
+        (place, scorer, value)
+        for place, scorer, value in _scores(tree.scores)
+        if place not in leaves and scorer not in tree.spec.group_scorers
     ]
-    named = reward.inner({place for place, _, _ in said}, leaves, above) if said else {}
-    alone = len(set(tree.spec.scorers) - set(tree.spec.group_scorers))
-    return reward.rewards(
-        [(named[place], scorer, value) for place, scorer, value in said if place in named], alone
-    )
+    names = reward.inner({place for place, _, _ in scores}, leaves, above) if scores else {}
+    single_scorers = len(set(tree.spec.scorers) - set(tree.spec.group_scorers))
+    inner_scores = [(names[p], scorer, value) for p, scorer, value in scores if p in names]
+    return reward.rewards(inner_scores, single_scorers)
 
 
 def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
-    """Facts of a stored tree other than its leaves' rewards: own rewards of places inside its paths, and the named parts of
-    scores, which are also attributes of the segments that they end. Where two scorers name a part alike, the last by name
-    counts."""
+    """Return the facts of a stored tree other than its leaves' rewards.
+
+    These are own rewards of places inside its paths, and the named parts of scores, which are also
+    attributes of the segments that they end. If two scorers use one name for a part, the last
+    scorer by name counts.
+    """
     parts: dict[Leaf, dict[str, float]] = {}
     for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):
         if scored.score.parts:
             parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
     lengths = {segment.id: len(segment.tokens) // _TOKEN_BYTES for segment in tree.segments}
     whole = {
-        leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)
+        leaf.segment: values
+        for leaf, values in parts.items()
+        if leaf.end == lengths.get(leaf.segment)
     }
     own = own_rewards_from_wire(tree)
     known = {place: value for place, value in own.items() if value is not None}
-    return Facts(
-        rewards=known, named=whole, parts=parts, unscorable=frozenset(own.keys() - known.keys())
-    )
+    unscorable = frozenset(own.keys() - known.keys())
+    return Facts(rewards=known, named=whole, parts=parts, unscorable=unscorable)
 
 
 _TOKEN_BYTES = 4

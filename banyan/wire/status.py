@@ -1,4 +1,7 @@
-"""Between Banyan's errors and gRPC's statuses: canonical code, message, and ErrorInfo with the machine-readable reason."""
+"""Conversion between Banyan's errors and gRPC's statuses.
+
+A status has the canonical code, the message, and an ErrorInfo with the machine-readable reason.
+"""
 
 from typing import cast
 
@@ -28,7 +31,7 @@ _CODES: tuple[tuple[type[BanyanError], grpc.StatusCode], ...] = (
     (TemporaryError, grpc.StatusCode.UNAVAILABLE),
     (BanyanError, grpc.StatusCode.INTERNAL),
 )
-# Reasons of Refused that say who may come in, not what is wrong.
+# Reasons of Refused that concern access, not the state of the system.
 _DOORS: dict[str, grpc.StatusCode] = {
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
@@ -36,7 +39,7 @@ _DOORS: dict[str, grpc.StatusCode] = {
 
 
 def status_of(error: BanyanError) -> grpc.Status:
-    """The gRPC status of an error: canonical code, message, ErrorInfo with its reason."""
+    """Return the gRPC status of an error: canonical code, message, ErrorInfo with its reason."""
     code = _DOORS.get(error.reason) or next(code for cls, code in _CODES if isinstance(error, cls))
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
@@ -47,7 +50,7 @@ def status_of(error: BanyanError) -> grpc.Status:
 
 
 def error_of(error: grpc.RpcError, what: str) -> BanyanError:
-    """The BanyanError that a failed call means."""
+    """Return the BanyanError that a failed call stands for. what: name of the other side."""
     code, message = error.code(), error.details() or ""
     reason = _reason(error)
     if code is grpc.StatusCode.UNAVAILABLE:

@@ -1,7 +1,8 @@
-"""One process and the services step by step in turn, each stopped while the other steps, so that both meet the same machine.
+"""Alternation of one process and the services, so that both meet the same machine.
 
-A machine whose neighbours come and go differs by a quarter between runs that are a minute apart; between a step and the next
-one, three seconds later, by little.
+Each stands still while the other takes a step. A machine whose neighbours come and go differs by a
+quarter between runs that are a minute apart, but by little between two steps that are three seconds
+apart.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ _STEP_S = 300.0
 
 @dataclass
 class Alone:
-    """Steps in one process: where their time went, what each policy was, what a node would take to load it."""
+    """Steps in one process: their times, the policies, and the time of a node to load each."""
 
     seconds: Seconds
     digests: list[bytes] = field(default_factory=list)
@@ -32,37 +33,46 @@ class Alone:
 
 
 class Beside:
-    """The steps of a run as functions in a new process, which takes one when it is asked to."""
+    """Steps of a run as functions in a new process, one at each request."""
 
     def __init__(self, recipe: Recipe, run_id: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._mine, its = context.Pipe()
         with _bound():  # as the services do; what is spawned reads it
-            self._process = context.Process(target=_serve, args=(its, recipe.model_dump_json(), run_id), daemon=True)
+            self._process = context.Process(
+                target=_serve, args=(its, recipe.model_dump_json(), run_id), daemon=True
+            )
             self._process.start()
         its.close()
 
     def __enter__(self) -> "Beside":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._mine.close()
         self._process.join(10.0)
         if self._process.is_alive():
             self._process.kill()
 
     async def ready(self) -> None:
-        """Waits until its models are loaded."""
+        """Wait until its models are loaded."""
         await asyncio.to_thread(self._answer)
 
     async def step(self, number: int) -> Alone:
-        """Takes a step; all steps until now."""
+        """Take a step; return all steps until now."""
         self._mine.send(number)
         return await asyncio.to_thread(self._answer)
 
     def _answer(self) -> Alone:
         if not self._mine.poll(_STEP_S):
-            raise TimeoutError(f"the process beside the services did not answer within {_STEP_S:.0f} s")
+            raise TimeoutError(
+                f"the process beside the services did not answer within {_STEP_S:.0f} s"
+            )
         answer: Alone = self._mine.recv()
         return answer
 
@@ -80,8 +90,8 @@ def _bound() -> Iterator[None]:
 
 def _serve(asked: Connection, recipe_json: str, run_id: str) -> None:
     process = OneProcess(Recipe.model_validate_json(recipe_json), run_id)
-    made = Alone(process.seconds)
-    asked.send(made)
+    alone = Alone(process.seconds)
+    asked.send(alone)
     while True:
         try:
             number = asked.recv()
@@ -89,9 +99,9 @@ def _serve(asked: Connection, recipe_json: str, run_id: str) -> None:
             return
         process.step(number)
         digest, seconds = process.hand_over()
-        made.digests.append(digest)
-        made.loads.append(seconds)
-        asked.send(made)
+        alone.digests.append(digest)
+        alone.loads.append(seconds)
+        asked.send(alone)
 
 
 @dataclass
@@ -103,7 +113,7 @@ class Stopped:
 
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[Stopped]:
-    """Processes stand still within."""
+    """Stop processes within the context."""
     spent, begun = Stopped(), time.time()
     try:
         for pid in pids:

@@ -1,4 +1,4 @@
-"""An engine that always has work, and a new policy amid it: what the change took and cost."""
+"""An engine that always has work, and the time and cost of a new policy amid it."""
 
 import asyncio
 import os
@@ -19,13 +19,16 @@ from services.rollout.ports import Source
 from services.rollout.timeouts import background
 from services.rollout.weights.refresh import Refresher
 
-BRANCHES, PROMPT, SEGMENT, LONGEST = 32, 40, 16, 64
+BRANCHES = 32
+PROMPT = 40
+SEGMENT = 16
+LONGEST = 64
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "3"))
 
 
 @dataclass
 class Change:
-    """What one change of policy took and cost."""
+    """Time and cost of one change of policy."""
 
     first_s: float
     load_s: float
@@ -35,15 +38,20 @@ class Change:
 
 @dataclass
 class Busy:
-    """Keeps an engine at work: a branch that ends is followed by its next segment, or by another."""
+    """Driver that keeps an engine at work: an ended branch is followed by its next segment, or
+    another."""
 
     thread: EngineThread
     draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     running: dict[object, Request] = field(default_factory=dict)
-    first: dict[PolicyVersion, float] = field(default_factory=dict)  # when the first segment of each policy ended
+    first: dict[PolicyVersion, float] = field(
+        default_factory=dict
+    )  # time at which the first segment of each policy ended
 
-    async def change(self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float) -> Change:
-        """A new policy amid steady work."""
+    async def change(
+        self, publish: Callable[[], Awaitable[Published]], weights: Source, drain_s: float
+    ) -> Change:
+        """Load a new policy amid steady work."""
         async with background(self._pump()):
             self._ask([self._fresh() for _ in range(BRANCHES - len(self.running))])
             published = await publish()
@@ -59,11 +67,11 @@ class Busy:
         (t0, sampled0, filled0), (t1, sampled1, filled1), (t2, sampled2, filled2) = marks
         part = (t2 - t1) / (t1 - t0)
         lost = part * (sampled1 - sampled0) - (sampled2 - sampled1)
-        again = (filled2 - filled1) - part * (filled1 - filled0)
-        return Change(self.first[published.policy] - t1, loaded - t1, again, lost)
+        repeated = (filled2 - filled1) - part * (filled1 - filled0)
+        return Change(self.first[published.policy] - t1, loaded - t1, repeated, lost)
 
     async def _load(self, published: Published, weights: Source, drain_s: float) -> float:
-        """Lets a node's refresher take a policy; when it had done so."""
+        """Have a node's refresher load a policy; return the time when it was done."""
 
         async def policies() -> list[Published]:
             return [published]
@@ -87,25 +95,26 @@ class Busy:
 
     def _take(self, ended: Sequence[Sampled]) -> None:
         now = time.monotonic()
-        for one in ended:
-            if one.finish is Finish.BOUNDARY:
-                self.first.setdefault(one.policy, now)
-        self._ask([self._next(self.running.pop(one.key), one) for one in ended])
+        for sampled in ended:
+            if sampled.finish is Finish.BOUNDARY:
+                self.first.setdefault(sampled.policy, now)
+        self._ask([self._next(self.running.pop(sampled.key), sampled) for sampled in ended])
 
     def _ask(self, requests: Sequence[Request]) -> None:
         self.running |= {request.key: request for request in requests}
         if requests:
             self.thread.submit(requests)
 
-    def _next(self, before: Request, one: Sampled) -> Request:
-        path_P = np.concatenate((before.prefix_P, one.tokens_T))
-        if len(path_P) >= PROMPT + LONGEST or one.finish is Finish.STOP:
+    def _next(self, before: Request, sampled: Sampled) -> Request:
+        path_P = np.concatenate((before.prefix_P, sampled.tokens_T))
+        if len(path_P) >= PROMPT + LONGEST or sampled.finish is Finish.STOP:
             return self._fresh()
         return self._request(path_P, min(SEGMENT, PROMPT + LONGEST - len(path_P)))
 
     def _fresh(self) -> Request:
         return self._request(
-            self.draws.integers(1000, 40_000, PROMPT).astype(np.int32), 1 + int(self.draws.integers(SEGMENT))
+            self.draws.integers(1000, 40_000, PROMPT).astype(np.int32),
+            1 + int(self.draws.integers(SEGMENT)),
         )
 
     def _request(self, prefix_P: IntTokens, count: int) -> Request:

@@ -1,4 +1,4 @@
-"""The quick start's recipe, and at which rate it stands beside the tree recipes, which have this one."""
+"""The quick start's recipe at the learning rate of the tree recipes, for comparison with them."""
 
 from pathlib import Path
 

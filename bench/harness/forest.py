@@ -1,4 +1,4 @@
-"""Grows groups of trees on the torch engine without a bus or a store, all at once, and reads their answers."""
+"""Growth of groups of trees on the torch engine without a bus or a store, all at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SCORER = Number(take="last")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row, and what the model reads of it."""
+    """Row, and the tokens that the model reads of it."""
 
     row: Mapping[str, Any]
     messages: tuple[Mapping[str, str], ...]
@@ -29,7 +29,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Answer:
-    """A leaf: the policy's tokens on its path, the number that it gives, and whether that is right."""
+    """Leaf: the policy's tokens on its path, its number, and whether that is right."""
 
     tokens: tuple[int, ...]
     value: Decimal | None
@@ -38,7 +38,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Grown:
-    """A group: its answers, tree by tree, and the tokens sampled for them, also those that nothing came of."""
+    """Group: its answers, tree by tree, and the tokens sampled for them, discarded ones
+    included."""
 
     answers: list[Answer]
     sampled: int
@@ -46,7 +47,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Job:
-    """A tree policy, made anew for each tree, and the trees of a group."""
+    """Tree policy, made anew for each tree, and the trees of a group."""
 
     policy: Callable[[], TreePolicy]
     trees: int
@@ -68,33 +69,59 @@ class Forest:
         self._tokenizer = loading.ChatTokenizer(folder, self._forward.model)
         self._longest = longest
 
-    def prompts(self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int) -> list[Prompt]:
-        """Rows of a generator of reasoning-gym."""
+    def prompts(
+        self, dataset: str, config: Mapping[str, Any], system: str, seed: int, count: int
+    ) -> list[Prompt]:
+        """Return rows of a generator of reasoning-gym."""
         from banyan.recipe import Task
         from services.gateway import tasks
 
-        task = Task(name="reasoning-gym", dataset=dataset, config=dict(config), size=max(count, 2), seed=seed, system=system)
-        return [Prompt(row, tuple(tasks.messages(row, task))) for row in tasks.load(task, Path())[:count]]
+        task = Task(
+            name="reasoning-gym",
+            dataset=dataset,
+            config=dict(config),
+            size=max(count, 2),
+            seed=seed,
+            system=system,
+        )
+        return [
+            Prompt(row, tuple(tasks.messages(row, task)))
+            for row in tasks.load(task, Path())[:count]
+        ]
 
     def grow(self, jobs: Sequence[Job], prompts: Sequence[Prompt]) -> list[list[Grown]]:
-        """For each job a group of trees of each prompt; all of them at once, so that batches are full."""
+        """Grow a group of each prompt for each job, all at once, so that batches are full."""
         from banyan.policy import PolicyVersion
         from services.rollout.engines.torch_engine.engine import TorchEngine
         from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 
-        engine = TorchEngine(self._forward, self._tokenizer, Limits(max_branches=128), PolicyVersion(0, 0, b"bench"))
-        places = [(j, p, t) for j, job in enumerate(jobs) for p in range(len(prompts)) for t in range(job.trees)]
+        engine = TorchEngine(
+            self._forward, self._tokenizer, Limits(max_branches=128), PolicyVersion(0, 0, b"bench")
+        )
+        places = [
+            (j, p, t)
+            for j, job in enumerate(jobs)
+            for p in range(len(prompts))
+            for t in range(job.trees)
+        ]
         growers = {
-            (tree_id := _id(*place)): Grower(self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench")
+            (tree_id := _id(*place)): Grower(
+                self._spec(jobs, prompts, place), Tree(tree_id), self._tokenizer, "bench"
+            )
             for place in places
         }
         _run(engine, growers, {_id(j, p, t): prompts[p].row for j, p, t in places})
         return [
-            [_grown(prompt, [growers[_id(j, p, t)] for t in range(job.trees)]) for p, prompt in enumerate(prompts)]
+            [
+                _grown(prompt, [growers[_id(j, p, t)] for t in range(job.trees)])
+                for p, prompt in enumerate(prompts)
+            ]
             for j, job in enumerate(jobs)
         ]
 
-    def _spec(self, jobs: Sequence[Job], prompts: Sequence[Prompt], place: tuple[int, int, int]) -> GrowSpec:
+    def _spec(
+        self, jobs: Sequence[Job], prompts: Sequence[Prompt], place: tuple[int, int, int]
+    ) -> GrowSpec:
         j, p, t = place
         drawn = key(jobs[j].seed, "bench", p, t)
         sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
@@ -116,13 +143,16 @@ def _id(job: int, prompt: int, tree: int) -> bytes:
 
 
 def _grown(prompt: Prompt, growers: Sequence[Grower]) -> Grown:
-    """Leaves in order of their places, not of their ends: the first to end are the shortest."""
+    """Return leaves in order of their places, not of their ends: the first to end are the
+    shortest."""
     answers = [
         _answer(grower, leaf, prompt.row)
         for grower in growers
         for leaf in sorted(grower.leaves, key=lambda leaf, tree=grower.tree: _place(tree, leaf))  # type: ignore[misc]
     ]
-    segments = [s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY]
+    segments = [
+        s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY
+    ]
     return Grown(answers, sum(len(s) for s in segments))
 
 
@@ -147,8 +177,10 @@ def _score(text: str, row: Mapping[str, Any]) -> float:
     return outcome.value if isinstance(outcome, Scored) else 0.0
 
 
-def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]) -> None:
-    """Steps all trees until each says that it is grown."""
+def _run(
+    engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapping[str, Any]]
+) -> None:
+    """Step all trees until each is grown."""
     steps = {tree_id: grower.start() for tree_id, grower in growers.items()}
     open_trees = set(growers)
     while open_trees:
@@ -156,16 +188,24 @@ def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapp
             if _carry_out(engine, growers[tree_id], step):
                 open_trees.discard(tree_id)
         ended: dict[bytes, list[Any]] = {}
-        for one in engine.step() if engine.busy else ():
-            ended.setdefault(one.key[0], []).append(one)
-        steps = {tree_id: growers[tree_id].ended(ones) for tree_id, ones in ended.items() if tree_id in open_trees}
-        steps |= {t: growers[t].scored(_scores(growers[t], rows[t])) for t in open_trees - set(steps) if growers[t].waits}
+        for sampled in engine.step() if engine.busy else ():
+            ended.setdefault(sampled.key[0], []).append(sampled)
+        steps = {
+            tree_id: growers[tree_id].ended(ones)
+            for tree_id, ones in ended.items()
+            if tree_id in open_trees
+        }
+        steps |= {
+            t: growers[t].scored(_scores(growers[t], rows[t]))
+            for t in open_trees - set(steps)
+            if growers[t].waits
+        }
         if open_trees and not steps and not engine.busy:
             raise RuntimeError(f"{len(open_trees)} trees neither grow nor end")
 
 
 def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
-    """Whether the tree is grown after it."""
+    """Carry out a plan; return whether the tree is grown after it."""
     for request in step.requests:
         engine.submit(request)
     cut = [part for branch in step.aborts if (part := engine.abort(grower.key(branch))) is not None]
@@ -173,4 +213,6 @@ def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
 
 
 def _scores(grower: Grower, row: Mapping[str, Any]) -> list[LeafScore]:
-    return [LeafScore(leaf, "number", _score(grower.completion(leaf), row)) for leaf in grower.leaves]
+    return [
+        LeafScore(leaf, "number", _score(grower.completion(leaf), row)) for leaf in grower.leaves
+    ]

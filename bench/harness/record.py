@@ -20,11 +20,11 @@ Cell = str | float
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """A figure for the overview.
+    """Figure for the overview.
 
-    what: what is compared.
-    target: what the figure is held against, or "none".
-    met: whether it is reached; None without a target.
+    what: the comparison
+    target: target of the figure, or "none"
+    met: whether it is reached; None without a target
     """
 
     what: str
@@ -37,9 +37,9 @@ class Headline:
 class Table:
     """Figures of one bench that were measured together.
 
-    commit: the measured commit, or the one that wrote the figures down; empty if unknown.
-    date: the day of the measurement, as YYYY-MM-DD.
-    machine: cores, processor, and how busy it was.
+    commit: the measured commit, or the one that recorded the figures; empty if unknown
+    date: day of the measurement, as YYYY-MM-DD
+    machine: cores, processor, and other load
     """
 
     title: str
@@ -61,7 +61,7 @@ def read(path: Path) -> Table:
 
 
 def write(path: Path, table: Table) -> None:
-    """Write a table to a JSON file; make its folder where it is missing."""
+    """Write a table to a JSON file; make its folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(table), indent=1, ensure_ascii=False) + "\n")
 

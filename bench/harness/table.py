@@ -1,4 +1,4 @@
-"""A bench's result: rows for people, JSON for programs, and what the machine was."""
+"""Result of a bench: rows for people, JSON for programs, and the machine."""
 
 import os
 import platform
@@ -18,9 +18,10 @@ _CPUS = Path("/proc/cpuinfo")
 
 @dataclass
 class Result:
-    """One bench. `rows`: (what, figure, unit, bar or empty).
+    """Result of one bench.
 
-    name: the bench's, with a part of it after a hyphen.
+    name: name of the bench, with a part of it after a hyphen
+    rows: (what, figure, unit, bar or empty)
     """
 
     name: str
@@ -67,17 +68,17 @@ def median(values: Sequence[float]) -> float:
 
 def _headline(what: str, figure: float, unit: str, bar: str) -> Headline:
     shown = f"{number(figure)} {unit}".rstrip()
-    found = _TARGET.search(bar)
-    if not found:
+    match = _TARGET.search(bar)
+    if not match:
         return Headline(what=what, figure=shown, target=NO_TARGET, met=None)
-    side, limit = found[1], float(found[2].replace(",", ""))
+    side, limit = match[1], float(match[2].replace(",", ""))
     reached = {"at least": figure >= limit, "at most": figure <= limit, "below": figure < limit}
     met = reached.get(side, True) and "MISSED" not in bar
-    return Headline(what=what, figure=shown, target=found[0], met=met)
+    return Headline(what=what, figure=shown, target=match[0], met=met)
 
 
 def _commit() -> str:
-    """Name the measured commit; empty outside a checkout."""
+    """Return the measured commit; empty outside a checkout."""
     try:
         return kept.commit_of(RESULTS, kept.FOLDER)
     except (RuntimeError, FileNotFoundError):

@@ -1,4 +1,5 @@
-"""One run through all five services, looked at seldom so that looking takes no part in what is measured."""
+"""One run through all five services, read seldom so that reading takes no part in the
+measurement."""
 
 import asyncio
 import sqlite3
@@ -22,23 +23,28 @@ def run(
     deadline_s: float = 900.0,
     look: Look = lambda database, run_id: None,
 ) -> Curve:
-    """The recipe's run in new processes, to its end or until there is enough of it. `look`: at its store, once, then."""
+    """Run a recipe in new processes, to its end or until enough of it is done.
+
+    look: function that reads its store once at the end
+    """
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_run(recipe, Path(folder), enough, deadline_s, look))
 
 
-async def _run(recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float, look: Look) -> Curve:
+async def _run(
+    recipe: Recipe, state: Path, enough: Callable[[Curve], bool], deadline_s: float, look: Look
+) -> Curve:
     end = time.monotonic() + deadline_s
-    async with system(state) as made:
-        run_id = await made.create(recipe.model_dump())
+    async with system(state) as started:
+        run_id = await started.create(recipe.model_dump())
         while time.monotonic() < end:
-            seen = (await made.look()).run
+            state_of_run = (await started.look()).run
             so_far = _read(state / "store.sqlite", run_id)
-            if seen.state == rs.RUN_STATE_SUCCEEDED or enough(so_far):
+            if state_of_run.state == rs.RUN_STATE_SUCCEEDED or enough(so_far):
                 look(state / "store.sqlite", run_id)
                 return so_far
-            if seen.state in OVER:
-                raise RuntimeError(f"{run_id} failed: {seen.cause}")
+            if state_of_run.state in OVER:
+                raise RuntimeError(f"{run_id} failed: {state_of_run.cause}")
             await asyncio.sleep(1.0)
     raise TimeoutError(f"{run_id} is not over after {deadline_s:.0f} s")
 

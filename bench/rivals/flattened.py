@@ -1,4 +1,7 @@
-"""A tree trained packed, and flattened to its paths: what `packing` and `gpu` time. Random weights of a model's shape."""
+"""A tree trained packed, and flattened to its paths, for `packing` and `gpu`.
+
+Weights are random, in a model's shape.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,19 +26,26 @@ VOCABULARY = 49_152
 
 
 def model(dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
-    """The shape of SmolLM2-135M, prepared for packing."""
+    """Return a model in the shape of SmolLM2-135M, prepared for packing."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
-    )  # fmt: skip
-    made: Any = LlamaForCausalLM
-    return prepare(made(config).to(dtype))
+        vocab_size=VOCABULARY,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    model_class: Any = LlamaForCausalLM
+    return prepare(model_class(config).to(dtype))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A tree: a prompt, and below it `depth` levels of nodes with `branches` children of `new` tokens each."""
+    """Tree of a prompt, and below it `depth` levels of nodes with `branches` children of `new`
+    tokens."""
 
     prompt: int
     branches: int
@@ -44,7 +54,7 @@ class Shape:
 
     @property
     def leaves(self) -> int:
-        """Paths."""
+        """Number of paths."""
         return int(self.branches**self.depth)
 
     @property
@@ -55,7 +65,9 @@ class Shape:
     @property
     def unique(self) -> int:
         """Tokens of the tree."""
-        return self.prompt + self.new * int(sum(self.branches**level for level in range(1, self.depth + 1)))
+        return self.prompt + self.new * int(
+            sum(self.branches**level for level in range(1, self.depth + 1))
+        )
 
     def __str__(self) -> str:
         deep = f", depth {self.depth}" if self.depth > 1 else ""
@@ -63,46 +75,69 @@ class Shape:
 
 
 def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
-    """Random tokens in that shape."""
+    """Return random tokens in that shape."""
     rng = np.random.default_rng(seed)
-    made = Tree(rng.bytes(32))
+    grown = Tree(rng.bytes(32))
 
     def segment(parent: Segment | None, count: int, ordinal: int, kind: Kind) -> Segment:
         tokens = rng.integers(0, VOCABULARY, count).astype(np.int32)
         values = np.full(count if kind is Kind.POLICY else 0, -10, np.float32)
         above, fork = (b"", 0) if parent is None else (parent.id, len(parent))
         policy = b"now" if kind is Kind.POLICY else b""
-        one = Segment(
-            made.tree_id, above, fork, ordinal, kind, tokens, values, policy=policy, sampling=Sampling(temperature=1.0)
+        new = Segment(
+            tree_id=grown.tree_id,
+            parent=above,
+            fork=fork,
+            ordinal=ordinal,
+            kind=kind,
+            tokens_T=tokens,
+            logprobs_T=values,
+            policy=policy,
+            sampling=Sampling(temperature=1.0),
         )
-        made.add(one)
-        return one
+        grown.add(new)
+        return new
 
     level = [segment(None, shape.prompt, 0, Kind.PROMPT)]
     for _ in range(shape.depth):
-        level = [segment(parent, shape.new, i, Kind.POLICY) for parent in level for i in range(shape.branches)]
-    return made, [Leaf(one.id, len(one)) for one in level]
+        level = [
+            segment(parent, shape.new, i, Kind.POLICY)
+            for parent in level
+            for i in range(shape.branches)
+        ]
+    return grown, [Leaf(last.id, len(last)) for last in level]
 
 
 class Rivals:
-    """One tree and one model, trained packed and flat: forward and backward, the same loss, log-probs only where needed."""
+    """One tree and one model, trained packed and flat.
+
+    Both are a forward and a backward pass with the same loss, and log-probs only where needed.
+    """
 
     def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
         self.model, self.shape = model, shape
         grown, leaves = tree(shape)
         view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
         worth_L = np.random.default_rng(0).standard_normal(len(leaves))
-        self.row = packing.pack([unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique)[0]
-        alone = [packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0] for leaf in range(len(leaves))]
+        self.row = packing.pack(
+            [unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique
+        )[0]
+        alone = [
+            packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0]
+            for leaf in range(len(leaves))
+        ]
         self.flat, self._totals = alone, totals_of([self.row])
         self._loss = losses.build("ppo-clip", {})
 
     def packed(self) -> None:
-        """Forward and backward of the packed tree."""
+        """Run forward and backward on the packed tree."""
         self._backward(self.row, forward(self.model, self.row))
 
     def flattened(self, batch: int, count: int | None = None) -> None:
-        """Forward and backward of the paths, or of the first `count`, `batch` at once, by transformers' own attention."""
+        """Run forward and backward on the paths, `batch` at once, by transformers' own attention.
+
+        count: number of paths; all by default
+        """
         rows = self.flat[:count]
         for first in range(0, len(rows), batch):
             self._batch(rows[first : first + batch])
@@ -118,37 +153,44 @@ class Rivals:
         joined = _joined(rows, self.shape.length)
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
-    def _backward(self, row: PackedSequence, said: Pass) -> None:
-        self._loss.of(gather.tokens(row, said), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+    def _backward(self, row: PackedSequence, result: Pass) -> None:
+        self._loss.of(gather.tokens(row, result), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
-        """Drops gradients."""
+        """Drop gradients."""
         for parameter in self.model.parameters():
             parameter.grad = None
 
     def work(self, tokens: int, predicted: int, pairs: int) -> float:
-        """FLOPs forward and backward by the cost model: matrices of the body, output layer, attention."""
+        """Return FLOPs forward and backward by the cost model: body, output layer, attention."""
         config: Any = self.model.config
         body = sum(p.numel() for name, p in self._body() if p.dim() > 1 and "embed" not in name)
         head = config.vocab_size * config.hidden_size
-        return 6.0 * float(body * tokens + head * predicted + 2 * config.num_hidden_layers * config.hidden_size * pairs)
+        return 6.0 * float(
+            body * tokens
+            + head * predicted
+            + 2 * config.num_hidden_layers * config.hidden_size * pairs
+        )
 
     def _body(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.base_model.named_parameters())
 
     @property
     def bound(self) -> float:
-        """How many times less work packing is."""
+        """Ratio of the work of flattened paths to that of the packed tree."""
         s = self.shape
         flat = self.work(
-            s.leaves * s.length, sum(len(r.place_R) for r in self.flat), s.leaves * s.length * (s.length + 1) // 2
+            s.leaves * s.length,
+            sum(len(r.place_R) for r in self.flat),
+            s.leaves * s.length * (s.length + 1) // 2,
         )
-        seen = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
-        return flat / self.work(s.unique, len(self.row.place_R), seen)
+        pairs = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
+        return flat / self.work(s.unique, len(self.row.place_R), pairs)
 
 
 def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
-    """One row that holds the predictions of several, with places in one run of states."""
+    """Return one sequence that holds the predictions of several, with places in one run of
+    states."""
     first = rows[0]
     offset = np.cumsum([0, *(len(row.row_E) for row in rows[:-1])])
     places = np.cumsum([0, *(len(row.place_R) for row in rows[:-1])])
@@ -162,7 +204,9 @@ def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
         temperature_R=joined("temperature_R"),
         row_E=np.concatenate([row.row_E + at for row, at in zip(rows, places, strict=True)]),
         token_E=joined("token_E"),
-        index_P_T=np.concatenate([row.index_P_T + at for row, at in zip(rows, offset, strict=True)]),
+        index_P_T=np.concatenate(
+            [row.index_P_T + at for row, at in zip(rows, offset, strict=True)]
+        ),
         **{n: joined(n) for n in (f"{part}_P_T" for part in _OF_PATHS)},
     )
 
@@ -171,16 +215,16 @@ _OF_PATHS = ("mask", "behaviour", "drawn", "foreign", "advantage", "share", "ori
 
 
 def kept(model: PreTrainedModel, do: Callable[[], None]) -> int:
-    """Bytes that a pass keeps for going backward, weights apart."""
+    """Return the bytes that a pass keeps for the backward pass, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        held = tensor.untyped_storage()
-        if held.data_ptr() not in weights:
-            seen[held.data_ptr()] = held.nbytes()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         do()
-    return sum(seen.values())
+    return sum(sizes.values())

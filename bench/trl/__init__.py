@@ -1,6 +1,7 @@
-"""Banyan's quick start against TRL's GRPOTrainer on this machine: seconds a step, and seconds to an accuracy.
+"""Banyan's quick start against TRL's GRPOTrainer on this machine.
 
-Light to import: its rival runs in an environment that holds little of ours.
+Figures are seconds a step, and seconds to an accuracy. The package is light to import: its rival
+runs in an environment that holds little of ours.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def run() -> "Result":
-    """The table."""
+    """Return the table."""
     from bench.trl import compare
 
     return compare.run()

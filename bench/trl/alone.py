@@ -1,7 +1,9 @@
-"""Our own step with and without sharing of prompts: `python -m bench.trl.alone shared|alone STEPS OUT.json`.
+"""Our own step with and without sharing of prompts.
 
-The same work in one process, without services. Alone, each sampled path prefills its whole prompt and nothing is kept; each
-trained path is packed with a whole prompt of its own, all of a batch still in one row where it has the room.
+`python -m bench.trl.alone shared|alone STEPS OUT.json` does the same work in one process, without
+services. Alone, each sampled path prefills its whole prompt and nothing is kept; each trained path
+is packed with a whole prompt of its own, all of a batch still in one sequence if its capacity
+allows.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ WAYS = ("shared", "alone")
 
 
 def measured(steps: int) -> dict[str, Any]:
-    """Both ways, each in a new process, one after the other."""
+    """Measure both ways, each in a new process, one after the other."""
     return {way: _started(way, steps) for way in WAYS}
 
 
@@ -33,20 +35,28 @@ def _started(way: str, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "bench.trl.alone", way, str(steps), str(out)]
-        subprocess.run(command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0)
-        said: dict[str, Any] = json.loads(out.read_text())
-    return said
+        subprocess.run(
+            command, cwd=Path(__file__).parents[2], env=environ, check=True, timeout=3600.0
+        )
+        result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def run(way: str, steps: int) -> dict[str, Any]:
-    """Seconds of each step and its parts, and what was prefilled and packed. Raises RuntimeError if prompts were shared."""
+    """Return seconds of each step and its parts, and counts of prefilled and packed tokens.
+
+    Raises RuntimeError if prompts were shared.
+    """
     from bench.rivals.oneprocess import OneProcess
     from bench.trl import ours
 
     recipe = ours.recipe(ours.VARIED)
     with alone() if way == "alone" else contextlib.nullcontext():
         process = OneProcess(recipe)
-        sampled, prompts, packed, used = [], [], [], []
+        sampled = []
+        prompts = []
+        packed = []
+        used = []
         for number in range(steps):
             before, begun = process.engine.stats(), time.process_time()
             lesson, _ = process.step(number)
@@ -57,16 +67,21 @@ def run(way: str, steps: int) -> dict[str, Any]:
             packed.append(sum(len(row.token_N) for row in lesson.rows))
             if way == "alone" and after.cached_tokens:
                 raise RuntimeError(
-                    f"{after.cached_tokens} tokens of prompts were shared though each path should have its own"
+                    f"{after.cached_tokens} tokens of prompts were shared though each path should "
+                    "have its own"
                 )
             paths = lesson.metrics["path_tokens"]
             if way == "alone" and packed[-1] != paths:
-                raise RuntimeError(f"{packed[-1]} tokens were trained for paths of {paths:.0f}: some were shared")
+                raise RuntimeError(
+                    f"{packed[-1]} tokens were trained for paths of {paths:.0f}: some were shared"
+                )
     spent = process.seconds
     return {
         "seconds": spent.steps,
         "processor_s": used,
-        "of_it": {name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")},
+        "of_it": {
+            name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")
+        },
         "tokens": sampled,
         "prefilled": prompts,
         "packed": packed,
@@ -75,7 +90,10 @@ def run(way: str, steps: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Within, no path shares tokens with another: not in the engine's waves and store, not in the learner's rows."""
+    """Let no path share tokens with another within the context.
+
+    This holds for the engine's waves and store, and for the learner's sequences.
+    """
     from bench.rivals import oneprocess
     from services.learner.data.prepare import study
     from services.learner.packing import packing
@@ -94,7 +112,9 @@ def alone() -> Iterator[None]:
         def pack(pieces: Iterable[Any], _: int) -> list[packing.PackedSequence]:
             return packing.pack(pieces, budget)
 
-        return study(scored, estimator, stale, policy, 0, pack=pack)  # a budget of 0 makes each path a piece
+        return study(
+            scored, estimator, stale, policy, 0, pack=pack
+        )  # with a budget of 0 each path is a piece
 
     with (
         mock.patch.object(engine, "next_wave", wave),

@@ -1,11 +1,13 @@
 """Cells of the comparison in order, each in new processes, one after the other; then the table.
 
-What is compared is timed in one cell, so in one call: first TRL, then ours. Every cell is kept raw, in bench/kept/trl.
+Compared sides are timed in one cell, so in one call: first TRL, then ours. Every cell is kept raw,
+in bench/kept/trl.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -20,13 +22,20 @@ SEEDS = tuple(range(int(os.environ.get("BENCH_SEEDS", "3"))))
 EVERY = 2
 KEPT = FOLDER / "trl"
 ARMS = {"same-work": "varied", "as-shipped": "task"}
-MINUTES = {"sweep": 3.5, "rows": 1.0, "same-work": 4.5, "as-shipped": 4.5, "sharing": 2.5, "learning": 14.0}
-"""About what a cell of a kind takes on two cores that do nothing else, to plan by."""
+MINUTES = {
+    "sweep": 3.5,
+    "rows": 1.0,
+    "same-work": 4.5,
+    "as-shipped": 4.5,
+    "sharing": 2.5,
+    "learning": 14.0,
+}
+"""Minutes of a cell of a kind on two idle cores, roughly, for planning."""
 PACKAGES = ("torch", "transformers", "numpy", "grpcio", "nats-py", "sqlalchemy")
 
 
 class Cells:
-    """The cells by kind, each measured in this call if it is missing and wanted, and those that were found."""
+    """Cells by kind; each is measured in this call if missing and wanted."""
 
     def __init__(self, only: list[str]) -> None:
         self._kept = Kept(KEPT, only)
@@ -34,27 +43,29 @@ class Cells:
         self.missing: list[str] = []
 
     def sweep(self) -> dict[str, Cell]:
-        """TRL's variants, by name."""
+        """Return TRL's variants, by name."""
         fitting = [v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())]
-        cells = {v.name: self._get(f"sweep/{v.name}", lambda v=v: theirs.run(ours.recipe(), v, STEPS, "varied"))  # type: ignore[misc]
-                 for v in fitting}  # fmt: skip
+        cells: dict[str, Cell | None] = {}
+        for variant in fitting:
+            measure = partial(theirs.run, ours.recipe(), variant, STEPS, "varied")
+            cells[variant.name] = self._get(f"sweep/{variant.name}", measure)
         return _there(cells)
 
     def rows(self) -> dict[str, Cell]:
-        """Ours with rows of so many paths."""
+        """Return our runs with sequences of so many paths."""
         cells: dict[str, Cell | None] = {}
         for paths in (n for n in MICROS if n <= mapping.batch(ours.recipe())):
 
             def measure(paths: int = paths) -> Cell:
                 tokens = ours.row_tokens(paths)
-                said = ours.short(STEPS, "varied", f"optimise.tokens_per_row={tokens}")
-                return {"tokens_per_row": tokens} | said
+                cell = ours.short(STEPS, "varied", f"optimise.tokens_per_row={tokens}")
+                return {"tokens_per_row": tokens} | cell
 
             cells[str(paths)] = self._get(f"rows/{paths}", measure)
         return _there(cells)
 
     def arm(self, arm: str, chosen: Variant) -> Cell | None:
-        """TRL's best and ours, a few steps each."""
+        """Return TRL's best and ours, a few steps each."""
         recipe, reward = ours.recipe(), ARMS[arm]
 
         def measure() -> Cell:
@@ -63,11 +74,11 @@ class Cells:
         return self._get(arm, measure, chosen.name)
 
     def sharing(self) -> Cell | None:
-        """Ours with shared prompts and without."""
+        """Return our runs with shared prompts and without."""
         return self._get("sharing", lambda: alone.measured(STEPS))
 
     def learning(self, seed: int, name: str) -> Cell | None:
-        """The whole quick start, TRL's by one variant, and ours."""
+        """Return the whole quick start, TRL's by one variant, and ours."""
         recipe = ours.recipe(f"seed={seed}")
         steps = recipe.budget.steps
 
@@ -76,8 +87,12 @@ class Cells:
 
         return self._get(f"learning/{seed}/{name}", measure, steps=steps)
 
-    def _get(self, name: str, measure: Callable[[], Cell], variant: str = "", steps: int = STEPS) -> Cell | None:
-        asked: dict[str, Any] = {"steps": steps, "changes": list(ours.MORE)} | ({"variant": variant} if variant else {})
+    def _get(
+        self, name: str, measure: Callable[[], Cell], variant: str = "", steps: int = STEPS
+    ) -> Cell | None:
+        asked: dict[str, Any] = {"steps": steps, "changes": list(ours.MORE)} | (
+            {"variant": variant} if variant else {}
+        )
         cell = self._kept.get(name, asked, measure)
         if cell is None:
             self.missing.append(name)
@@ -91,16 +106,23 @@ def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
 
 
 def _pair(his: Cell, own: Cell) -> Cell:
-    """Two arms that were timed one after the other. Raises RuntimeError where their models were given other prompts."""
+    """Return two arms that were timed one after the other.
+
+    Raises RuntimeError if their models were given different prompts.
+    """
     if his["prompts"] != own["prompts"]:
-        raise RuntimeError(f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two jobs")
+        raise RuntimeError(
+            f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two "
+            "jobs"
+        )
     return {"trl": his, "banyan": own}
 
 
 def run() -> Result:
-    """All cells that are missing, or those that BENCH_CELLS names."""
+    """Measure all missing cells, or those in BENCH_CELLS."""
     _plan()
-    cells, result = Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name]), Result("trl")
+    cells = Cells([name for name in os.environ.get("BENCH_CELLS", "").split(",") if name])
+    result = Result("trl")
     sweep = cells.sweep()
     whole = len(sweep) == len([v for v in VARIANTS if v.micro <= mapping.batch(ours.recipe())])
     _report_sweep(result, sweep, whole)
@@ -112,44 +134,56 @@ def run() -> Result:
         _arms(result, cells, sweep, shared)
         _learning(result, cells, sweep)
     else:
-        result.notes.append("without all of the sweep there is no best of TRL's, and nothing is compared with it")
+        result.notes.append(
+            "without all of the sweep there is no best of TRL's, and nothing is compared with it"
+        )
     _about(result, cells)
     _settings(result, sweep)
     return result
 
 
 def _plan() -> None:
-    """Says what there is to measure, and for how long."""
-    sizes = {"sweep": len(VARIANTS), "rows": len(MICROS), "same-work": 1, "as-shipped": 1, "sharing": 1}
+    """Print the cells to measure, and their time."""
+    sizes = {
+        "sweep": len(VARIANTS),
+        "rows": len(MICROS),
+        "same-work": 1,
+        "as-shipped": 1,
+        "sharing": 1,
+    }
     for kind, count in (sizes | {"learning": len(SEEDS) + 1}).items():
         print(
-            f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; learning is whole runs)",
+            f"  {kind}: {count} cells, about {MINUTES[kind]:g} minutes each ({STEPS} steps; "
+            "learning is whole runs)",
             flush=True,
         )
 
 
 def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell | None) -> None:
-    """Few steps each of the same work, and as both come."""
+    """Measure a few steps each of the same work, and as shipped."""
     chosen = _named(figures.best(sweep))
     for arm in ARMS:
         pair = cells.arm(arm, chosen)
         if pair is None:
             continue
         figures.add_arm(result, arm, pair["trl"], pair["banyan"])
-        result.notes.append(f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row by row")
+        result.notes.append(
+            f"{arm}: both models were given the same {pair['trl']['prompts_given']} prompts, row "
+            "by row"
+        )
         if arm == "same-work" and shared is not None:
             figures.add_sharing(result, arm, pair, shared)
 
 
 def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
-    """The whole quick start by each seed: from when on it is good, and how good it is at the end."""
+    """Measure the whole quick start by each seed: when it stays good, and how good it ends."""
     pairs: list[tuple[Cell, Cell]] = []
     best = ""  # TRL's best with the first seed is what learns with the others
     for seed in SEEDS:
         learned = dict(_learned(cells, sweep, seed, best))
         for name, pair in learned.items():
-            for who, cell in (("TRL " + name, pair["trl"]), ("Banyan", pair["banyan"])):
-                result.notes.append(f"learning, seed {seed}: {who}: {cell['accuracy']}")
+            for label, cell in (("TRL " + name, pair["trl"]), ("Banyan", pair["banyan"])):
+                result.notes.append(f"learning, seed {seed}: {label}: {cell['accuracy']}")
         if not learned:
             break
         best = figures.soonest({name: pair["trl"] for name, pair in learned.items()})
@@ -158,10 +192,12 @@ def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
     figures.add_ends(result, pairs)
 
 
-def _learned(cells: Cells, sweep: Mapping[str, Cell], seed: int, best: str) -> Iterator[tuple[str, Cell]]:
-    """TRL's variants with a seed, each with ours."""
+def _learned(
+    cells: Cells, sweep: Mapping[str, Cell], seed: int, best: str
+) -> Iterator[tuple[str, Cell]]:
+    """Return TRL's variants with a seed, each with ours."""
     learned: dict[str, Cell] = {}
-    for _ in range(2):  # the second look knows how the first variant did
+    for _ in range(2):  # the second pass knows the result of the first variant
         for name in [best] if best else figures.learners(sweep, learned):
             if name not in learned and (pair := cells.learning(seed, name)) is not None:
                 learned[name] = pair["trl"]
@@ -179,11 +215,11 @@ def _report_sweep(result: Result, sweep: Mapping[str, Cell], whole: bool) -> Non
 
 
 def _about(result: Result, cells: Cells) -> None:
-    """Of what commits and when the cells are, and which are missing."""
+    """Return commits and dates of the cells, and the missing ones."""
     for name, cell in cells.found.items():
         busy = ", ".join(f"{load:.1f}" for load in cell["load"])
-        about = f"{cell['date']}, {cell['took_s']:.0f} s, load before and after {busy}, commit {cell['commit']}"
-        result.notes.append(f"cell {name}: {about}")
+        about = f"{cell['date']}, {cell['took_s']:.0f} s, load before and after {busy}"
+        result.notes.append(f"cell {name}: {about}, commit {cell['commit']}")
     if len({cell["commit"] for cell in cells.found.values()}) > 1:
         result.notes.append("THE CELLS ARE OF SEVERAL COMMITS")
     if cells.missing:
@@ -191,16 +227,34 @@ def _about(result: Result, cells: Cells) -> None:
 
 
 def _settings(result: Result, sweep: Mapping[str, Cell]) -> None:
-    """Both environments, and every setting side by side."""
+    """Return both environments, and every setting side by side."""
     recipe = ours.recipe()
     for line in mapping.lines(recipe):
         trl = ", ".join(f"{name}={value!r}" for name, value in line.trl.items())
-        result.notes.append(f"{line.field} {line.value!r}: TRL {trl or '-'}" + (f" ({line.says})" if line.says else ""))
-    result.notes.append("TRL's own: " + ", ".join(f"{name}={value!r}" for name, value in mapping.OWN.items()))
-    said = {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]}
-    result.notes.append("Banyan: " + ", ".join(f"{name} {number}" for name, number in said.items()))
-    result.notes.append("both: " + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torch_environment.SETTINGS))
+        result.notes.append(
+            f"{line.field} {line.value!r}: TRL {trl or '-'}"
+            + (f" ({line.says})" if line.says else "")
+        )
+    result.notes.append(
+        "TRL's own: " + ", ".join(f"{name}={value!r}" for name, value in mapping.OWN.items())
+    )
+    versions = {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]}
+    result.notes.append(
+        "Banyan: " + ", ".join(f"{name} {number}" for name, number in versions.items())
+    )
+    result.notes.append(
+        "both: "
+        + ", ".join(f"{name}={os.environ.get(name, '')}" for name in torch_environment.SETTINGS)
+    )
     for cell in list(sweep.values())[:1]:
-        result.notes.append("TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items()))
-        keeps = "keeps freed memory, as our learner does" if cell["keeps_memory"] else "KEEPS NO FREED MEMORY"
-        result.notes.append(f"TRL: {cell['threads']} threads, {cell['environment']}, its C library {keeps}")
+        result.notes.append(
+            "TRL: " + ", ".join(f"{name} {number}" for name, number in cell["versions"].items())
+        )
+        keeps = (
+            "keeps freed memory, as our learner does"
+            if cell["keeps_memory"]
+            else "KEEPS NO FREED MEMORY"
+        )
+        result.notes.append(
+            f"TRL: {cell['threads']} threads, {cell['environment']}, its C library {keeps}"
+        )

@@ -1,4 +1,4 @@
-""".venv-trl: TRL in an environment of its own, made where it is missing."""
+""".venv-trl: TRL in an environment of its own, made if missing."""
 
 import hashlib
 import subprocess
@@ -13,7 +13,7 @@ _TORCH = "torch==2.13.0"  # before all else: resolved with anything it could bec
 
 
 def python() -> Path:
-    """Its interpreter."""
+    """Return its interpreter."""
     binary, mark = FOLDER / "bin" / "python", FOLDER / _MARK
     wanted = hashlib.blake2b(LOCK.read_bytes(), digest_size=8).hexdigest()
     if not (mark.exists() and mark.read_text() == wanted):

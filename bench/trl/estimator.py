@@ -1,4 +1,4 @@
-"""GRPO on rewards that always vary in place of those that were scored: every group teaches."""
+"""GRPO on rewards that always vary instead of the scored ones, so that every group teaches."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from methods.advantages.grpo import Grpo
 
 @dataclass(frozen=True)
 class Varied(Grpo):
-    """An estimator for `optimise.advantage`; answers are scored as ever."""
+    """Estimator for `optimise.advantage`; answers are scored as usual."""
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per leaf, half of them above 0."""
+        """Return one advantage per leaf, half of them above 0."""
         reward_L = np.array(varied(len(groups.rewards_of(group))))
         return groups.leaf_valued(group, stats.standardised(reward_L, epsilon=self.epsilon))

@@ -1,7 +1,8 @@
-"""What each setting of a recipe is for TRL's GRPOTrainer. Pure.
+"""Counterparts of a recipe's settings for TRL's GRPOTrainer.
 
-Every field that decides how much work a step is, or what it learns, is mapped to TRL's own names, or a sentence says why it
-needs none. A recipe that asks for what TRL has not, or does otherwise, is refused by name: it could not be compared.
+Every field that decides how much work a step is, or what it learns, is mapped to TRL's own names,
+or a sentence gives the reason why it needs none. A recipe with a feature that TRL lacks, or does
+otherwise, is refused by name: it could not be compared.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +15,16 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 
 EPSILON = 1e-4  # TRL adds it to each group's standard deviation, and has no setting for it
-CHANGES = (f"optimise.advantage_settings={{epsilon: {EPSILON}}}",)  # of our recipe, so that both divide by the same
+CHANGES = (
+    f"optimise.advantage_settings={{epsilon: {EPSILON}}}",
+)  # of our recipe, so that both divide by the same
 _ANY: Any = object()
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of a field of ours: what is to say, TRL's names and values for a value, and the only value that can be compared."""
+    """Counterpart of a field: remark, TRL's names and values for a value, and the only
+    comparable value."""
 
     says: str = ""
     trl: Callable[[Any], Mapping[str, Any]] | None = None
@@ -29,7 +33,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Line:
-    """A field of ours with its value, what it is for TRL, and what is to say."""
+    """Field of ours with its value, its counterpart in TRL, and a remark."""
 
     field: str
     value: Any
@@ -39,18 +43,21 @@ class Line:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is TRL's to choose: arithmetic (float32 weights under bf16 autocast, or bfloat16 weights) and micro-batch."""
+    """TRL's own choices: arithmetic and micro-batch.
+
+    The arithmetic is float32 weights under bf16 autocast, or bfloat16 weights.
+    """
 
     dtype: str
     micro: int
 
     @property
     def name(self) -> str:
-        """For people and cells."""
+        """Name for people and cells."""
         return f"{'float32+autocast' if self.dtype == 'float32' else 'bfloat16'}/{self.micro}"
 
     def arguments(self, batch: int) -> dict[str, Any]:
-        """TRL's names for it."""
+        """Return TRL's names for it."""
         return {
             "per_device_train_batch_size": self.micro,
             "gradient_accumulation_steps": batch // self.micro,
@@ -65,8 +72,10 @@ VARIANTS = tuple(Variant(dtype, micro) for dtype in ("float32", "bfloat16") for 
 
 
 def _as(*names: str) -> Callable[[Any], Mapping[str, Any]]:
-    """TRL's names for the value itself, or for its parts in order."""
-    return lambda value: {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
+    """Return TRL's names for the value itself, or for its parts in order."""
+    return lambda value: (
+        {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
+    )
 
 
 def _fixed(**arguments: Any) -> Callable[[Any], Mapping[str, Any]]:
@@ -80,7 +89,9 @@ def _falling(decay_steps: int) -> Mapping[str, Any]:
 _IN_STEP = "none: all groups are opened for the step that takes them"
 FIELDS: Mapping[str, Meaning] = {
     "model": Meaning("the same folder"),
-    "task": Meaning("the same rows as chat messages, in the order of our run", _fixed(shuffle_dataset=False)),
+    "task": Meaning(
+        "the same rows as chat messages, in the order of our run", _fixed(shuffle_dataset=False)
+    ),
     "filter": Meaning("the same scorer's code, called as a reward function"),
     "replay": Meaning("none in TRL", only=None),
     "seed": Meaning("the draws differ: other generators", _as("seed")),
@@ -96,8 +107,12 @@ FIELDS: Mapping[str, Meaning] = {
     "generate.top_k": Meaning("", _as("top_k")),
     "generate.stop": Meaning("the model's end token alone", only=[]),
     "generate.logit_bias": Meaning("none", only={}),
-    "control.groups_per_batch": Meaning("per_device_train_batch_size x gradient_accumulation_steps = groups x width"),
-    "control.max_staleness": Meaning("on policy; steps_per_generation is one optimizer step", only=0),
+    "control.groups_per_batch": Meaning(
+        "per_device_train_batch_size x gradient_accumulation_steps = groups x width"
+    ),
+    "control.max_staleness": Meaning(
+        "on policy; steps_per_generation is one optimizer step", only=0
+    ),
     "control.curriculum": Meaning("TRL's rows lie in its order", only="uniform"),
     "control.curriculum_settings": Meaning("none", only={}),
     "control.over_provision": Meaning(_IN_STEP, only=0),
@@ -108,9 +123,13 @@ FIELDS: Mapping[str, Meaning] = {
     "control.rooms_settings": Meaning("none", only={}),
     "control.max_claims": Meaning("of faults"),
     "control.score_deadline_s": Meaning("of faults"),
-    "optimise.advantage": Meaning("reward less mean, over sample deviation", _fixed(scale_rewards="group"), "grpo"),
+    "optimise.advantage": Meaning(
+        "reward less mean, over sample deviation", _fixed(scale_rewards="group"), "grpo"
+    ),
     "optimise.advantage_settings": Meaning("TRL's epsilon for both", only={"epsilon": EPSILON}),
-    "optimise.entropy_quantile": Meaning("no step is masked; nor is a token: top_entropy_quantile 1", only=0.0),
+    "optimise.entropy_quantile": Meaning(
+        "no step is masked; nor is a token: top_entropy_quantile 1", only=0.0
+    ),
     "optimise.loss": Meaning(
         "token mean over the whole batch, both clips and the dual clip",
         _fixed(loss_type="dapo", epsilon=0.2, epsilon_high=0.2, delta=3.0),
@@ -122,7 +141,9 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.betas": Meaning("", _as("adam_beta1", "adam_beta2")),
     "optimise.epsilon": Meaning("", _as("adam_epsilon")),
     "optimise.warmup_steps": Meaning("", _fixed(warmup_steps=0), 0),
-    "optimise.decay_steps": Meaning("over all steps of a run in TRL, as ours if it has as many", _falling),
+    "optimise.decay_steps": Meaning(
+        "over all steps of a run in TRL, as ours if it has as many", _falling
+    ),
     "optimise.schedule": Meaning("how the rate falls, as the line above names it", only="linear"),
     "optimise.decay_floor": Meaning("to 0", only=0.0),
     "optimise.max_not_finite": Meaning("of faults"),
@@ -130,26 +151,34 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.clip_norm": Meaning("", _as("max_grad_norm")),
     "optimise.epochs": Meaning("", _as("num_iterations"), 1),
     "optimise.minibatches": Meaning("one optimizer step a batch", only=1),
-    "optimise.tokens_per_row": Meaning("how ours cuts the batch; TRL's micro-batch is swept, and ours beside it"),
+    "optimise.tokens_per_row": Meaning(
+        "how ours cuts the batch; TRL's micro-batch is swept, and ours beside it"
+    ),
     "optimise.lora": Meaning("all weights are trained", only=None),
     "optimise.head": Meaning("none", only=None),
-    "optimise.checkpoint_every": Meaning("none within the steps, in either", _fixed(save_strategy="no"), 1000),
+    "optimise.checkpoint_every": Meaning(
+        "none within the steps, in either", _fixed(save_strategy="no"), 1000
+    ),
     "resources.rollout_nodes": Meaning("one process samples", only=1),
     "resources.learner_ranks": Meaning("one process trains", only=1),
-    "resources.learner_device": Meaning("TRL takes an accelerator where there is one, as ours does", only="auto"),
+    "resources.learner_device": Meaning(
+        "TRL takes an accelerator where there is one, as ours does", only="auto"
+    ),
     "resources.threads": Meaning("all cores; ours take turns, TRL is one process", only="auto"),
     "resources.dtype": Meaning("ours: bfloat16 products, float32 master weights; TRL's is swept"),
     "resources.kv_tokens": Meaning("the whole batch fits"),
     "resources.max_branches": Meaning("the whole batch at once, as in TRL's generate"),
     "resources.engine": Meaning("TRL samples by transformers' generate", only="torch"),
     "resources.engine_settings": Meaning("none", only={}),
-    "resources.weights": Meaning("TRL's sampler is its trained model; ours is handed a file in shared memory", only="file"),
+    "resources.weights": Meaning(
+        "TRL's sampler is its trained model; ours is handed a file in shared memory", only="file"
+    ),
     "resources.weights_base_every": Meaning("of other ways to hand weights over"),
     "resources.weights_fallback": Meaning("of other ways to hand weights over"),
     "resources.refresh": Meaning("nothing runs when new weights come"),
     "resources.drain_s": Meaning("the same"),
 }
-# Fields that decide neither what a step is nor what it learns.
+# Fields that affect neither the work of a step nor its result.
 APART = {"name", "description", "source", "budget", "eval", "logging"}
 
 # Parts of our defaults that no field names, in TRL's names.
@@ -160,7 +189,8 @@ PARTS: Mapping[str, str] = {
     "PpoClip.delta": "of foreign data: none",
     "Composed.surrogate": "loss_type",
     "Composed.aggregate": "loss_type",
-    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: bf16 apart",
+    "Composed.old": "TRL's ratio is to the log-probs of the pass itself, ours to the sampler's: "
+    "bf16 apart",
     "Composed.importance": "none in TRL without vLLM",
     "Composed.reject": "off_policy_mask_threshold: none",
     "Composed.kl": "beta 0",
@@ -173,7 +203,8 @@ PARTS: Mapping[str, str] = {
     "Grpo.scale": "scale_rewards",
     "Grpo.epsilon": "1e-4 in TRL",
 }
-# TRL's own, which no field of ours stands for. `gradient_checkpointing` would be on: less memory for more time.
+# TRL's own settings without a field of ours. `gradient_checkpointing` would be on: less memory for
+# more time.
 OWN: Mapping[str, Any] = {
     "beta": 0.0,
     "gradient_checkpointing": False,
@@ -195,7 +226,7 @@ OWN: Mapping[str, Any] = {
 
 
 def fields(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a recipe's fields, those of its parts under their names."""
+    """Return paths and values of a recipe's fields, those of its parts under their names."""
     for name in type(part).model_fields:
         value = getattr(part, name)
         if name in ("generate", "control", "optimise", "resources"):
@@ -205,25 +236,32 @@ def fields(part: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def lines(recipe: Recipe) -> list[Line]:
-    """Each field with its counterpart. Raises InvalidInput for a value that has none, or a field that nobody mapped."""
+    """Return each field with its counterpart.
+
+    Raises InvalidInput for a value without one, or an unmapped field.
+    """
     return [_line(name, value) for name, value in fields(recipe)]
 
 
 def _line(name: str, value: Any) -> Line:
     if name not in FIELDS:
-        raise InvalidInput(f"{name} is mapped to nothing of TRL's; say in bench/trl/mapping.py what it is there")
+        raise InvalidInput(
+            f"{name} is mapped to nothing of TRL's; say in bench/trl/mapping.py what it is there"
+        )
     meaning = FIELDS[name]
     if meaning.only is not _ANY and value != meaning.only:
-        raise InvalidInput(f"{name} {value!r} has no counterpart in TRL; the comparison needs {meaning.only!r}")
+        raise InvalidInput(
+            f"{name} {value!r} has no counterpart in TRL; the comparison needs {meaning.only!r}"
+        )
     return Line(name, value, meaning.trl(value) if meaning.trl else {}, meaning.says)
 
 
 def arguments(recipe: Recipe, variant: Variant, steps: int) -> dict[str, Any]:
-    """GRPOConfig's arguments."""
+    """Return GRPOConfig's arguments."""
     mapped = {name: value for line in lines(recipe) for name, value in line.trl.items()}
     return {**OWN, **mapped, **variant.arguments(batch(recipe)), "max_steps": steps}
 
 
 def batch(recipe: Recipe) -> int:
-    """Answers of one step."""
+    """Return the answers of one step."""
     return int(recipe.control.groups_per_batch * recipe.generate.settings["width"])

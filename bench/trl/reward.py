@@ -1,6 +1,6 @@
-"""Rewards that always vary, so that no group is dropped: the same work for both."""
+"""Rewards that always vary, so that no group is dropped: equal work for both."""
 
 
 def varied(count: int) -> list[float]:
-    """Of a group: 1 for every other answer, whatever it says."""
+    """Return 1 for every other answer of a group, whatever its text."""
     return [float(index % 2) for index in range(count)]

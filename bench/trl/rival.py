@@ -1,9 +1,10 @@
 """TRL's GRPOTrainer on one job, in .venv-trl: `python -m bench.trl.rival JOB.json OUT.json`.
 
-The job names the model folder, the rows with their messages in order, GRPOConfig's arguments and which reward. Out come the
-seconds from the end of one optimizer step to the end of the next, what each step sampled, the prompts that the model was
-given, TRL's resolved settings, and the versions. Where the job names a folder, policies are written there as bfloat16; the
-time for that is taken off. glibc keeps freed memory, as in our learner.
+The job names the model folder, the rows with their messages in order, GRPOConfig's arguments and
+the reward. The output has the seconds from the end of one optimizer step to the end of the next,
+the samples of each step, the prompts that the model was given, TRL's resolved settings, and the
+versions. If the job names a folder, policies are written there as bfloat16; the time for that is
+subtracted. glibc keeps freed memory, as in our learner.
 """
 
 import importlib.metadata
@@ -29,28 +30,31 @@ PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets", "numpy")
 
 
 class Clock(TrainerCallback):
-    """Seconds from step to step; keeps policies without counting the time for it."""
+    """Callback that takes seconds from step to step, and stores policies without counting that
+    time."""
 
     def __init__(self, folder: str, every: int) -> None:
         self.seconds: list[float] = []
         self._folder, self._every, self._last = folder, every, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Training begins."""
+        """Note the beginning of training."""
         self._last = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """An optimizer step is over."""
+        """Note the end of an optimizer step."""
         self.seconds.append(time.perf_counter() - self._last)
         print(f"  TRL step {state.global_step}: {self.seconds[-1]:.2f} s", flush=True)
         if self._folder and state.global_step % self._every == 0:
-            tensors = {n: p.detach().to(torch.bfloat16, copy=True) for n, p in model.named_parameters()}
+            tensors = {
+                n: p.detach().to(torch.bfloat16, copy=True) for n, p in model.named_parameters()
+            }
             save_file(tensors, Path(self._folder) / f"step-{state.global_step}.safetensors")
         self._last = time.perf_counter()
 
 
 class Reward:
-    """The reward of a batch, group by group; counts what was sampled."""
+    """Reward of a batch, group by group; it also counts the samples."""
 
     __name__ = "reward"
 
@@ -59,11 +63,13 @@ class Reward:
         self.tokens: list[int] = []
         self.means: list[float] = []
 
-    def __call__(self, completions: list[Any], completion_ids: list[list[int]], answer: list[Any], **_: Any) -> list[float]:
-        """One number an answer."""
+    def __call__(
+        self, completions: list[Any], completion_ids: list[list[int]], answer: list[Any], **_: Any
+    ) -> list[float]:
+        """Return one number an answer."""
         self.tokens.append(sum(len(ids) for ids in completion_ids))
         texts = [completion[0]["content"] for completion in completions]
-        values = [self._one(text, said) for text, said in zip(texts, answer, strict=True)]
+        values = [self._one(text, right) for text, right in zip(texts, answer, strict=True)]
         if self._varied:
             values = reward.varied(self._width) * (len(texts) // self._width)
         self.means.append(sum(values) / len(values))
@@ -74,30 +80,33 @@ class Reward:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Trains, and says how it went."""
+    """Train, and return the measurements."""
     keeps = torch_environment.keep_memory()
     arguments = job["arguments"]
     config = GRPOConfig(output_dir=job["scratch"], **arguments)
     clock = Clock(job["keep"], job["every"])
     scored = Reward(job["reward"], job["scorer"], arguments["num_generations"])
     rows = Dataset.from_list(job["rows"])
-    trainer = GRPOTrainer(job["model"], reward_funcs=scored, args=config, train_dataset=rows, callbacks=[clock])
-    seen = Seen(trainer.model, trainer.eos_token_ids)
+    trainer = GRPOTrainer(
+        job["model"], reward_funcs=scored, args=config, train_dataset=rows, callbacks=[clock]
+    )
+    recorder = Seen(trainer.model, trainer.eos_token_ids)
     dtypes = sorted({str(p.dtype) for p in trainer.model.parameters()})
     trainer.train()
-    seen.check(config.generation_batch_size * arguments["max_steps"])
+    recorder.check(config.generation_batch_size * arguments["max_steps"])
     return {
         "seconds": clock.seconds,
         "tokens": scored.tokens,
         "rewards": scored.means,
         "log": [line for line in trainer.state.log_history if "loss" in line],
-        "prompts": seen.prompts,
+        "prompts": recorder.prompts,
         "keeps_memory": keeps,
         "settings": {name: repr(getattr(config, name)) for name in arguments},
         "weights": dtypes,
         "threads": torch.get_num_threads(),
         "environment": {n: os.environ.get(n, "") for n in job["environment"]},
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES}
+        | {"python": sys.version.split()[0]},
     }
 
 

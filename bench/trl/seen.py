@@ -1,6 +1,7 @@
-"""The tokens that TRL's model is really given, row by row: prompts by `generate`, whole rows by the passes that are trained.
+"""Tokens that TRL's model is really given, row by row.
 
-Runs in .venv-trl, beside the rival. Ids are copied as they come and looked at when training is over.
+Prompts are recorded at `generate`, whole rows at the passes that are trained. It runs in .venv-trl,
+beside the rival. Ids are copied as they come and checked when training is over.
 """
 
 from collections import Counter
@@ -13,7 +14,11 @@ Ids = tuple[int, ...]
 
 
 class Seen:
-    """The ids of one training run. `prompts`: of every sampled row in order; `sampled`, `trained`: prompt and answer."""
+    """Ids of one training run.
+
+    prompts: prompt of every sampled row in order
+    sampled, trained: prompt and answer of every row
+    """
 
     def __init__(self, model: Any, ends: Collection[int]) -> None:
         self.prompts: list[Ids] = []
@@ -25,40 +30,45 @@ class Seen:
         model.register_forward_pre_hook(self._training, with_kwargs=True)
 
     def _sampling(self, *arguments: Any, **named: Any) -> Any:
-        """`generate`, listened to."""
+        """Run `generate`, and record its rows."""
         rows = unpadded(named["input_ids"], named["attention_mask"])
-        made = self._generate(*arguments, **named)
+        output = self._generate(*arguments, **named)
         width = named["input_ids"].shape[1]
         self.prompts += rows
         self.sampled += [
-            row + until_end(answer, self._ends) for row, answer in zip(rows, made[:, width:].tolist(), strict=True)
+            row + until_end(answer, self._ends)
+            for row, answer in zip(rows, output[:, width:].tolist(), strict=True)
         ]
-        return made
+        return output
 
     def _training(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Before each forward pass; those of `generate` have no gradients."""
+        """Record the rows of a forward pass; those of `generate` have no gradients."""
         if torch.is_grad_enabled():
             self.trained += unpadded(named["input_ids"], named["attention_mask"])
 
     def check(self, rows: int) -> None:
-        """Raises RuntimeError unless so many rows were sampled, and the rows that were trained are those, each once."""
+        """Raise RuntimeError unless so many rows were sampled, and each was trained once."""
         if len(self.prompts) != rows:
-            raise RuntimeError(f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still called?")
+            raise RuntimeError(
+                f"TRL's generate was given {len(self.prompts)} rows instead of {rows}; is it still "
+                "called?"
+            )
         strange = Counter(self.trained) - Counter(self.sampled)
         if len(self.trained) != rows or strange:
             example = next(iter(strange), ())
             raise RuntimeError(
-                f"TRL trained {len(self.trained)} rows where {rows} were sampled, {strange.total()} of them with other ids,"
-                f" such as {list(example)}: look at how it joins prompts and answers"
+                f"TRL trained {len(self.trained)} rows where {rows} were sampled, "
+                f"{strange.total()} of them with other ids, such as {list(example)}: look at how "
+                "it joins prompts and answers"
             )
 
 
 def unpadded(ids: Any, mask: Any) -> list[Ids]:
-    """The rows of a padded batch without their padding."""
+    """Return the rows of a padded batch without their padding."""
     return [tuple(row[kept].tolist()) for row, kept in zip(ids, mask.bool(), strict=True)]
 
 
 def until_end(answer: list[int], ends: Collection[int]) -> Ids:
-    """An answer up to and with its end token."""
+    """Return an answer up to and with its end token."""
     stop = next((i for i, token in enumerate(answer) if token in ends), len(answer))
     return tuple(answer[: stop + 1])

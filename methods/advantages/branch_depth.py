@@ -1,10 +1,15 @@
-"""Branch-depth: leaf rewards fused upwards, then standardised among the branches of equal depth (BranchGRPO, card 4).
+"""branch-depth: leaf rewards fused upwards, then standardised among branches of equal depth.
 
-`fusion: mean`: a branch is worth the mean reward of the leaves below. `fusion: likely`: the mean of its children weighted by
-softmax(sharpness · mean log-prob of the child's tokens); a path that ends where others go on is a child with log-prob 0.
-A = (R − mean) / (std + 1e-8), sample std, among the branches of the same tree (`peers: group`: of all its trees) with the
-same number of forks above; alone at its depth or without a spread: 0. What follows without a fork has its branch's.
-`most` bounds |A|; 0 for no bound. Any two different values at a depth of two give ±0.7071: the scale is lost there.
+Paper: BranchGRPO (Li et al. 2025, arXiv 2509.06040), for diffusion models
+Formula: A = (R − mean) / (std + 1e-8) among branches with as many forks above
+Left out: pruning of edges in the gradient pass
+
+`fusion: mean`: a branch is worth the mean reward of the leaves below. `fusion: likely`: the mean of
+    its children weighted by softmax(sharpness · mean log-prob of the child's tokens); a path that
+    ends where others go on is a child with log-prob 0. The sample std is over the branches of the
+    same tree (`peers: group`: of all its trees); alone at its depth or without a spread a branch
+    has 0. A continuation without a fork has its branch's advantage. `most` bounds |A|; 0 for no
+    bound. Any two different values at a depth of two give ±0.7071: the scale is lost there.
 """
 
 from dataclasses import dataclass
@@ -24,7 +29,13 @@ _TINY = 1e-8
 
 @dataclass(frozen=True)
 class BranchDepth:
-    """Settings: how rewards are fused, how sharply, who is compared, and the bound."""
+    """Settings.
+
+    fusion: mean or likely
+    sharpness: factor of the mean log-probs in `likely`
+    peers: tree or group
+    most: bound of |A|; 0 for none
+    """
 
     fusion: str = "mean"
     sharpness: float = 1.0
@@ -39,17 +50,19 @@ class BranchDepth:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether values depend on the behaviour log-probs."""
+        """True if values depend on the behaviour log-probs."""
         return self.fusion == "likely"
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per branch."""
+        """Return one advantage per branch."""
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
         grove = plant(group, BRANCHES)
         reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
-        value_S = grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        value_S = (
+            grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+        )
         return grove.node_valued(self._by_depth(grove, value_S))
 
     def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
@@ -60,13 +73,17 @@ class BranchDepth:
         return np.where(grove.prompt_S, 0.0, found_S)
 
     def fused(self, grove: Grove, reward_L: Floats) -> Floats:
-        """R of each branch, from the leaves up, children weighted by how likely they were."""
-        score_S, ends = self.sharpness * _mean_logprobs(grove), grove.step_L[grove.scored_L]
+        """Return R of each branch, from the leaves up, children weighted by likelihood."""
+        score_S = self.sharpness * _mean_logprobs(grove)
+        ends = grove.step_L[grove.scored_L]
         follows = np.flatnonzero(~grove.prompt_S)
-        most_S = np.full(len(score_S), -np.inf)  # of what follows a step: taken off, as all of it may be beyond exp's range
+        # The largest score among the successors of a step is subtracted: exp may overflow.
+        most_S = np.full(len(score_S), -np.inf)
         most_S[ends] = 0.0
         np.maximum.at(most_S, grove.above_S[follows], score_S[follows])
-        weight_S = np.exp(score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S)))
+        weight_S = np.exp(
+            score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S))
+        )
         end_S = np.exp(-np.maximum(most_S, 0.0))
         total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
         np.add.at(total_S, ends, end_S[ends] * reward_L[grove.scored_L])
@@ -79,6 +96,9 @@ class BranchDepth:
 
 
 def _mean_logprobs(grove: Grove) -> Floats:
-    """Mean behaviour log-prob of each branch's sampled tokens; 0 where there is none."""
-    sums = [sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained) for s in grove.steps]
+    """Return the mean behaviour log-prob of each branch's sampled tokens; 0 without any."""
+    sums = [
+        sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained)
+        for s in grove.steps
+    ]
     return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))

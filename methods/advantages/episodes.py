@@ -1,11 +1,14 @@
-"""Steps of agents as rows: what each step of each path returns, and the state that it was taken in.
+"""Steps of agents as rows, a helper of estimators (not a method): return and state of each step.
 
-A row is a step that the policy acted in, on one path; a step that several paths share has a row for each, so that all
-statistics are those of the flat sequences, and its advantage is the mean over its rows. A reward of a step is its own, a
-leaf's that of its path's last step. A state is the attribute `state` of the step's segment; where no segment of the group
-has one, what the environment said right before it, the prompt for a first step; and where nobody said anything (a fork
-within a turn), the place in the tree: all that was said before. Texts may count as one state that are only alike: in the
-order of trees and places each joins the first state whose first text it is like, so that order matters there.
+A row is a step that the policy acted in, on one path; a step that several paths share has a row for
+each, so that all statistics are those of the flat sequences, and its advantage is the mean over its
+rows. A reward of a step is its own; a leaf's is that of its path's last step.
+
+A state is the attribute `state` of the step's segment. If no segment of the group has one, it is
+the environment's output right before the step, or the prompt for a first step; and without such an
+output (a fork within a turn), the place in the tree, which stands for all that came before. Texts
+that are only alike may count as one state: in the order of trees and places each joins the first
+state whose first text is alike, so that order matters there.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -19,12 +22,20 @@ from banyan.credit import stats
 from banyan.credit.grove import Grove
 from banyan.credit.stats import Bools, Floats, Ints
 
-_REMEDY = "name the state before each action in the segment's attribute `state`, or on no segment at all"
+_REMEDY = (
+    "name the state before each action in the segment's attribute `state`, or on no segment at all"
+)
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """leaf_R, step_R: rows, path after path. return_R: discounted. score_R: the path's total. state_R: a number."""
+    """Rows of a group, path after path.
+
+    leaf_R, step_R: leaf and step of the row
+    return_R: discounted return
+    score_R: total reward of the path
+    state_R: number of the state
+    """
 
     leaf_R: Ints
     step_R: Ints
@@ -34,7 +45,11 @@ class Episodes:
 
 
 def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
-    """The rows of a group. alike: difflib's ratio from which two texts are one state; 1 where they must be equal."""
+    """Return the rows of a group.
+
+    gamma: discount
+    alike: difflib's ratio from which two texts are one state; 1 where they must be equal
+    """
     leaf_R, step_R = grove.rows
     acted_R = grove.trained_S[step_R] > 0
     reward_R = np.nan_to_num(grove.reward_S)[step_R]
@@ -44,11 +59,17 @@ def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
     return_R = _returns(grove, leaf_R, acted_R, reward_R, gamma)
     state_R = _states(grove, alike)[step_R]
     kept = np.flatnonzero(acted_R)
-    return Episodes(leaf_R[kept], step_R[kept], return_R[kept], score_L[leaf_R[kept]], state_R[kept])
+    return Episodes(
+        leaf_R=leaf_R[kept],
+        step_R=step_R[kept],
+        return_R=return_R[kept],
+        score_R=score_L[leaf_R[kept]],
+        state_R=state_R[kept],
+    )
 
 
 def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float) -> Floats:
-    """R_t = r_t + γ · R_{t+1} along each path. A step without an action takes no time."""
+    """Return R_t = r_t + γ · R_{t+1} along each path. A step without an action takes no time."""
     at_L_D = np.full_like(grove.path_L_D, -1)
     rank_R = grove.rank_S[grove.rows[1]]
     at_L_D[leaf_R, rank_R] = np.arange(len(leaf_R))
@@ -62,7 +83,7 @@ def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma
 
 
 def _states(grove: Grove, alike: float) -> Ints:
-    """A number for the state that each step was taken in."""
+    """Return a number for the state that each step was taken in."""
     named = grove.named("state")
     if any(value is not None for value in named):
         return _numbered(list(grove.needed("state", "the estimator", _REMEDY)), alike)
@@ -91,22 +112,32 @@ def _numbered(keys: list[Hashable], alike: float) -> Ints:
 
 
 def _text(key: Hashable) -> Sequence[Any] | None:
-    """What a state says, letter by letter or token by token; None for one that is a place or a number."""
-    return np.frombuffer(key, np.int32).tolist() if isinstance(key, bytes) else key if isinstance(key, str) else None
+    """Return the text of a state by letter or token; None for one that is a place or a number."""
+    if isinstance(key, bytes):
+        tokens: list[int] = np.frombuffer(key, np.int32).tolist()
+        return tokens
+    return key if isinstance(key, str) else None
 
 
-def _near(text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float) -> int | None:
-    matcher = SequenceMatcher(None, autojunk=False)  # junk would be what long texts hold often, and they less alike for it
+def _near(
+    text: Sequence[Any], firsts: Iterable[tuple[int, Sequence[Any]]], alike: float
+) -> int | None:
+    # autojunk would ignore characters that are frequent in long texts.
+    matcher = SequenceMatcher(None, autojunk=False)
     matcher.set_seq2(text)
     for number, first in firsts:
-        matcher.set_seq1(first)  # the two quick ratios are upper bounds
-        if all(ratio() >= alike for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)):
+        matcher.set_seq1(first)
+        # The two quick ratios are upper bounds.
+        ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+        if all(ratio() >= alike for ratio in ratios):
             return number
     return None
 
 
-def normalised(value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6) -> Floats:
-    """`mean_std`: over the standard deviation of the peers too; `mean`: against their mean alone."""
+def normalised(
+    value_R: Floats, label_R: Ints | None, scale: str, ddof: int, epsilon: float = 1e-6
+) -> Floats:
+    """Return values against the mean of their peers; `mean_std`: over their deviation, too."""
     if scale == "mean":
         return stats.centred(value_R, label_R)
     return stats.standardised(value_R, label_R, ddof=ddof, epsilon=epsilon)

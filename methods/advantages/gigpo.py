@@ -1,10 +1,14 @@
-"""GiGPO: whole episodes against each other, and steps that were taken in the same state (arXiv 2505.10978).
+"""gigpo: whole episodes against each other, and steps that were taken in the same state.
 
-A = A_E + step_weight · A_S. A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh
-more), or with `rows: episodes` once a path. A_S compares R_t = r_t + γ · R_{t+1} among the rows whose state is equal; 0 for
-one alone. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that
-difflib ratio are one (published: 0.95, search 0.9). States and shared steps: see episodes.py. Where γ < 1, paths of unequal
-length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; of right paths the shorter is worth more.
+Paper: GiGPO, arXiv 2505.10978
+Formula: A = A_E + step_weight · A_S, A_S over R_t = r_t + γ · R_{t+1} of rows of equal state
+
+A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh more),
+or with `rows: episodes` once a path. A_S is 0 for a row alone in its state. `scale: mean` (default)
+or `mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that difflib ratio
+are one (published: 0.95, search 0.9). States and shared steps: see episodes.py. Where γ < 1, paths
+of unequal length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; of right
+paths the shorter is worth more.
 """
 
 from dataclasses import dataclass
@@ -22,8 +26,15 @@ from methods.advantages.episodes import Episodes, episodes, normalised
 
 @dataclass(frozen=True)
 class GiGpo:
-    """Settings: discount, weight of the step term, scale, what the episode term counts, what a step is, and from which
-    likeness on states are one."""
+    """Settings.
+
+    gamma: discount
+    step_weight: weight of the step term
+    scale: mean or mean_std
+    rows: rows of the episode term: steps or episodes
+    steps: definition of a step: turns or segments
+    alike: likeness from which states are one
+    """
 
     gamma: float = 0.95
     step_weight: float = 1.0
@@ -44,21 +55,21 @@ class GiGpo:
         checks.within("alike", self.alike, 0, 1)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """Return one advantage per step."""
         grove = plant(group, self.steps, rewarded=True)
-        seen = episodes(grove, self.gamma, self.alike)
-        step_R = normalised(seen.return_R, seen.state_R, self.scale, ddof=1)
-        value_R = self._episode(seen) + self.step_weight * step_R
-        return grove.node_valued(spread(grove, seen, value_R))
+        rows = episodes(grove, self.gamma, self.alike)
+        step_R = normalised(rows.return_R, rows.state_R, self.scale, ddof=1)
+        value_R = self._episode(rows) + self.step_weight * step_R
+        return grove.node_valued(spread(grove, rows, value_R))
 
-    def _episode(self, seen: Episodes) -> Floats:
+    def _episode(self, rows: Episodes) -> Floats:
         if self.rows == "steps":
-            return normalised(seen.score_R, None, self.scale, ddof=1)
-        _, first, back = np.unique(seen.leaf_R, return_index=True, return_inverse=True)
-        return normalised(seen.score_R[first], None, self.scale, ddof=1)[back]
+            return normalised(rows.score_R, None, self.scale, ddof=1)
+        _, first, back = np.unique(rows.leaf_R, return_index=True, return_inverse=True)
+        return normalised(rows.score_R[first], None, self.scale, ddof=1)[back]
 
 
-def spread(grove: Grove, seen: Episodes, value_R: Floats) -> Floats:
-    """The mean over each step's rows; 0 for steps without an action."""
-    total_S = np.bincount(seen.step_R, value_R, len(grove.steps))
-    return np.asarray(total_S / np.maximum(np.bincount(seen.step_R, minlength=len(grove.steps)), 1))
+def spread(grove: Grove, rows: Episodes, value_R: Floats) -> Floats:
+    """Return the mean over each step's rows; 0 for steps without an action."""
+    total_S = np.bincount(rows.step_R, value_R, len(grove.steps))
+    return np.asarray(total_S / np.maximum(np.bincount(rows.step_R, minlength=len(grove.steps)), 1))

@@ -1,9 +1,12 @@
-"""GRPO: a leaf's reward against the mean of its group, over the group's standard deviation.
+"""grpo: a leaf's reward against the mean of its group, over the group's standard deviation.
 
-A_i = (R_i − mean) / (std + epsilon) with the sample standard deviation over all scored leaves of all trees of the group
-(Shao et al. 2024, arXiv 2402.03300). `scale: none` leaves the division out, which is `dr-grpo` (Liu et al. 2025, arXiv
-2503.20783; its other half, a constant length normaliser, is a loss's). A group with one scored leaf, or without any spread,
-teaches nothing: all its advantages are 0 and it says so.
+Paper: Shao et al. 2024, GRPO, arXiv 2402.03300; dr-grpo: Liu et al. 2025, arXiv 2503.20783
+Formula: A_i = (R_i − mean) / (std + epsilon); dr-grpo: A_i = R_i − mean
+Left out: the constant length normaliser of Dr. GRPO, which is a mode of the loss
+
+The sample standard deviation is over all scored leaves of all trees of the group. `scale: none`
+leaves the division out, which is `dr-grpo`. A group with one scored leaf, or without any spread,
+teaches nothing: all its advantages are 0, with the reason.
 """
 
 from dataclasses import dataclass
@@ -17,7 +20,11 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class Grpo:
-    """Settings: what the difference is divided by, and what keeps that division finite."""
+    """Settings.
+
+    scale: divisor of the difference: std or none
+    epsilon: number added to the divisor
+    """
 
     scale: str = "std"
     epsilon: float = 1e-6
@@ -27,7 +34,7 @@ class Grpo:
         checks.epsilon(self.epsilon)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per scored leaf."""
+        """Return one advantage per scored leaf."""
         return groups.compared(group, self._values)
 
     def _values(self, reward_L: Floats, _tree_L: Ints) -> Floats:

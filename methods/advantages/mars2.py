@@ -1,10 +1,14 @@
-"""MARS²: programs of one search tree, their rewards shaped by parent and siblings (arXiv 2604.14564).
+"""mars2: programs of one search tree, their rewards shaped by parent and siblings.
 
-A node is a step with a reward of its own: a program, and its repairs below it. r' = r + α · (r − B), B = (1 − β) · parent's
-reward + β · mean of the other children of the same parent; where only one of them is there, B is that one; where neither,
-r' = r. `parent: shaped` takes the parent's r', as the published code does by working in place; `raw` its r. A = (r' − mean)
-/ (std + 1e-9) over all nodes of the tree, whoever wrote them. With `agent`, only the nodes whose attribute `agent` is that
-one are credited: several models grow one tree, and each learns from its own nodes.
+Paper: MARS², arXiv 2604.14564
+Formula: A = (r' − mean) / (std + 1e-9), r' = r + α·(r − (1 − β)·r_parent − β·mean of siblings)
+
+A node is a step with a reward of its own: a program, with its repairs below it. The siblings are
+the other children of the same parent. If parent or siblings are missing, the baseline is the other
+alone; without both, r' = r. `parent: shaped` uses the parent's r', as the published code does by
+working in place; `raw` its r. Mean and std are over all nodes of the tree, whatever model wrote
+them. With `agent`, only the nodes whose attribute `agent` has that value are credited: several
+models grow one tree, and each learns from its own nodes.
 """
 
 from dataclasses import dataclass
@@ -25,7 +29,12 @@ _AGENT = "name the model that wrote it in the segment's attribute `agent`, or le
 
 @dataclass(frozen=True)
 class Mars2:
-    """Settings: α, β, which of the parent's rewards counts, and whose nodes are credited (all without a name)."""
+    """Settings.
+
+    alpha, beta: α and β
+    parent: reward of the parent that counts: shaped or raw
+    agent: writer whose nodes are credited; empty for all
+    """
 
     alpha: float = 0.5
     beta: float = 0.5
@@ -40,11 +49,11 @@ class Mars2:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Rewards on all nodes, and their writers where only one is credited."""
+        """Rewards on all nodes, and their writers if only one is credited."""
         return frozenset({facts.STEPS} | ({facts.attribute("agent")} if self.agent else set()))
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per node, 0 for those of other agents."""
+        """Return one advantage per node, 0 for those of other agents."""
         grove = plant(group, rewarded=True)
         reward_S = _rewards(grove)
         shaped_S = self._shaped(grove, reward_S)
@@ -54,19 +63,26 @@ class Mars2:
         return grove.node_valued(np.where(self._mine(grove), value_S, 0.0))
 
     def _shaped(self, grove: Grove, reward_S: Floats) -> Floats:
-        sibling_S = stats.labels_of(grove.above_S)  # of one tree: programs of other trees are no siblings
+        # Programs of other trees are no siblings, unlike in grove.sibling_S.
+        sibling_S = stats.labels_of(grove.above_S)
         count_S = stats.sizes(sibling_S)
         total_S = stats.means(reward_S, sibling_S) * count_S
         others_S = (total_S - reward_S) / np.maximum(count_S - 1, 1)
         if self.parent == "raw":
-            return self._step(grove, reward_S, reward_S, others_S, count_S)
+            return self._step(
+                grove, reward_S=reward_S, parent_S=reward_S, others_S=others_S, count_S=count_S
+            )
         shaped_S = reward_S
         for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
-            fresh_S = self._step(grove, reward_S, shaped_S, others_S, count_S)
+            fresh_S = self._step(
+                grove, reward_S=reward_S, parent_S=shaped_S, others_S=others_S, count_S=count_S
+            )
             shaped_S = np.where(grove.rank_S == rank, fresh_S, shaped_S)
         return shaped_S
 
-    def _step(self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints) -> Floats:
+    def _step(
+        self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints
+    ) -> Floats:
         first_S = grove.prompt_S[grove.parent_S]
         above_S = parent_S[grove.parent_S]
         both_S = (1 - self.beta) * above_S + self.beta * others_S
@@ -77,11 +93,16 @@ class Mars2:
     def _mine(self, grove: Grove) -> Bools:
         if not self.agent:
             return np.ones(len(grove.steps), np.bool_)
-        return np.asarray([value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_)
+        return np.asarray(
+            [value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_
+        )
 
 
 def _rewards(grove: Grove) -> Floats:
-    """The reward of each node: its own, or that of the leaf that it ends. Raises InvalidInput where one has none."""
+    """Return the reward of each node: its own, or that of the leaf that it ends.
+
+    Raises InvalidInput if a node has none.
+    """
     reward_S = np.where(grove.prompt_S, 0.0, grove.reward_S)
     reward_S[grove.step_L[grove.scored_L]] = grove.rewards_L[grove.scored_L]
     missing = np.flatnonzero(np.isnan(reward_S))

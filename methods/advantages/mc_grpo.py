@@ -1,15 +1,19 @@
-"""MC-GRPO: rewards against their median, for few rollouts (arXiv 2601.22582).
+"""mc-grpo: rewards against their median, for few rollouts.
 
-Of n = G + 1 rewards, med = the lower median, MAD = the lower median of |R − med|, A_i = (R_i − med) / (MAD + epsilon); with
-z advantages that are not 0, each of those is multiplied by n / z. One leaf that has the median, the pivot, takes no part:
-G leaves carry gradient.
+Paper: MC-GRPO, arXiv 2601.22582
+Formula: A_i = (R_i − med) / (max(MAD, floor · range) + epsilon), times n / z where not 0
 
-MAD is taken as at least `floor` times the rewards' range. Of right-or-wrong rewards MAD is 0, and A without a floor of the
-order 1 / epsilon, as in the published code (`floor: 0`): a KL or entropy term beside it counts nothing, and every step is
-clipped. With a floor the mean of |A| over such a group is 1 / floor; that of GRPO is 2 √(p (1 − p)), 1 at most, which the
-default goes by. MAD is never more than half of the range, so from a floor of 0.5 on the range alone is the scale. Rewards
-of many values may take less, such as 0.1, for their MAD to count. The metric `advantage_max` shows what comes of it, and
-`banyan advantages` warns of thousands.
+Of n = G + 1 rewards, med is the lower median, MAD the lower median of |R − med|, z the number of
+advantages that are not 0. One leaf that has the median, the pivot, takes no part: G leaves carry
+gradient.
+
+Of right-or-wrong rewards MAD is 0, and A without a floor is of the order 1 / epsilon, as in the
+published code (`floor: 0`): a KL or entropy term beside it has no weight, and every step is
+clipped. With a floor the mean of |A| over such a group is 1 / floor; that of GRPO is 2 √(p (1 −
+p)), 1 at most, which the default follows. MAD is never more than half of the range, so from a floor
+of 0.5 on the range alone is the scale. Rewards of many values allow a smaller floor, such as 0.1,
+for their MAD to count. The metric `advantage_max` shows the result, and `banyan advantages` warns
+of thousands.
 
 Of several leaves with the median the pivot is the first in the first tree, by tree id and place.
 """
@@ -29,7 +33,11 @@ _ZERO = 1e-6
 
 @dataclass(frozen=True)
 class McGrpo:
-    """Settings: what keeps the division finite, and the least MAD as a share of the rewards' range."""
+    """Settings.
+
+    epsilon: number added to the divisor
+    floor: least MAD as a share of the rewards' range
+    """
 
     epsilon: float = 1e-3
     floor: float = 1.0
@@ -39,7 +47,7 @@ class McGrpo:
         checks.within("floor", self.floor, 0, 1)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per scored leaf but the pivot, which has nan."""
+        """Return one advantage per scored leaf but the pivot, which has nan."""
         rewards_L = groups.rewards_of(group)
         reason = groups.lesson_missing(rewards_L)
         if reason:
@@ -57,9 +65,11 @@ class McGrpo:
 
 
 def centred_on_median(reward_L: Floats, epsilon: float, floor: float = 0.0) -> Floats:
-    """(R − median) / (MAD + epsilon), those that are not 0 times n over their number."""
+    """Return (R − median) / (MAD + epsilon), those that are not 0 times n over their number."""
     apart_L = reward_L - stats.lower_median(reward_L)
-    apart_L = np.where(np.abs(apart_L) > EQUAL * max(1.0, float(np.abs(reward_L).max())), apart_L, 0.0)
+    apart_L = np.where(
+        np.abs(apart_L) > EQUAL * max(1.0, float(np.abs(reward_L).max())), apart_L, 0.0
+    )
     mad = max(stats.lower_median(np.abs(apart_L)), floor * float(np.ptp(reward_L)))
     value_L = apart_L / (mad + epsilon)
     moved_L = np.abs(value_L) > _ZERO

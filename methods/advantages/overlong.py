@@ -1,9 +1,13 @@
-"""Overlong shaping and dynamic sampling (DAPO: Yu et al. 2025, arXiv 2503.14476).
+"""dapo: GRPO with a penalty on overlong answers, and dynamic sampling.
 
-`penalty`: 0 up to `longest` − `buffer` sampled tokens, then down to −factor at `longest`, and never below. Lengths are known
-where tokens are, in the learner: a scorer sees text. `dapo` is GRPO on rewards with the penalty added. Dynamic sampling,
-leaving out groups whose leaves are all right or all wrong, goes by the scores BEFORE the penalty: those groups teach nothing
-although lengths would make their shaped rewards differ. A batch consumes them with a reason and packs nothing of them.
+Paper: Yu et al. 2025, DAPO, arXiv 2503.14476
+Formula: reward − factor · clip((length − (longest − buffer)) / buffer, 0, 1)
+Left out: the wider clip range and the token mean, which are settings of the loss
+
+Lengths are in sampled tokens, which the learner knows: a scorer sees text. Dynamic sampling,
+leaving out groups whose leaves are all right or all wrong, goes by the scores BEFORE the penalty:
+those groups teach nothing although lengths would make their shaped rewards differ. A batch consumes
+them with a reason and packs nothing of them.
 """
 
 from dataclasses import dataclass
@@ -21,8 +25,14 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class Dapo:
-    """Settings: longest answer in sampled tokens and the buffer before it (0: no penalty), its factor, whether constant
-    groups are left out, and GRPO's epsilon."""
+    """Settings.
+
+    longest: longest answer, sampled tokens
+    buffer: tokens before it in which the penalty grows; 0 for no penalty
+    factor: largest penalty
+    dynamic_sampling: whether constant groups are left out
+    epsilon: GRPO's
+    """
 
     longest: int = 0
     buffer: int = 0
@@ -37,10 +47,13 @@ class Dapo:
         checks.flag("dynamic_sampling", self.dynamic_sampling)
         checks.epsilon(self.epsilon)
         if bool(self.longest) != bool(self.buffer):
-            raise ValueError(f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no penalty")
+            raise ValueError(
+                f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no "
+                "penalty"
+            )
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per scored leaf."""
+        """Return one advantage per scored leaf."""
         rewards_L = groups.rewards_of(group)
         reason = groups.lesson_missing(rewards_L) if self.dynamic_sampling else ""
         if reason:
@@ -50,11 +63,13 @@ class Dapo:
             lengths_L = grove.along(grove.trained_S.astype(np.float64))
             rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
         value_L = np.zeros(len(rewards_L))
-        value_L[grove.scored_L] = stats.standardised(rewards_L[grove.scored_L], epsilon=self.epsilon)
+        value_L[grove.scored_L] = stats.standardised(
+            rewards_L[grove.scored_L], epsilon=self.epsilon
+        )
         return grove.leaf_valued(value_L)
 
 
 def penalty(lengths_L: Floats, longest: int, buffer: int, factor: float = 1.0) -> Floats:
-    """What an answer's length is added to its reward with."""
+    """Return the number, at most 0, that an answer's length adds to its reward."""
     over_L = (lengths_L - (longest - buffer)) / buffer
     return -np.clip(over_L, 0.0, 1.0) * factor

@@ -1,11 +1,16 @@
-"""PORTool: a step's reward against its siblings', blended with its trajectories' (arXiv 2510.26020).
+"""portool: a step's reward against its siblings', blended with its trajectories'.
 
-R(s) = mean (or max) over the paths k through step s, the t-th of T_k, of γ^{T_k − t} · R_k + F(s); F is a format score of
-the step: the attribute that `format` names, 0 where none is named. A_fork = (R(s) − mean) / (std + ε) among the steps that
-follow the same step (the first steps of all trees follow the group's prompt); 0 for an only child or without a spread.
-A_traj = GRPO over the paths, the mean over those through s. A(s) = trajectory · A_traj + fork · A_fork (the weights are not
-published). With `fork: 0` every step has the mean of its leaves' GRPO advantages. Where γ < 1, paths of unequal length with
-equal rewards differ in R(s): A_traj is 0 and A_fork is not; of right paths the one that ends sooner is worth more.
+Paper: PORTool, arXiv 2510.26020
+Formula: A(s) = trajectory · A_traj + fork · A_fork, R(s) = mean_k γ^{T_k − t} · R_k + F(s)
+Left out: the published weights of the two terms, which are unknown; here both are 1
+
+R(s) is the mean (or max) over the paths k through step s, the t-th of T_k. F is a format score of
+the step: the attribute that `format` names, 0 without a name. A_fork = (R(s) − mean) / (std + ε)
+among the steps that follow the same step (the first steps of all trees follow the group's prompt);
+0 for an only child or without a spread. A_traj = GRPO over the paths, the mean over those through
+s. With `fork: 0` every step has the mean of its leaves' GRPO advantages. Where γ < 1, paths of
+unequal length with equal rewards differ in R(s): A_traj is 0 and A_fork is not; of right paths the
+one that ends sooner is worth more.
 """
 
 from dataclasses import dataclass
@@ -24,7 +29,15 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class PorTool:
-    """Settings: discount, weights, what joins a step's rewards, the attribute that holds F, and what a step is."""
+    """Settings.
+
+    gamma: discount
+    trajectory, fork: weights of the two terms
+    join: combination of a step's rewards: mean or max
+    format: attribute that holds F; empty for none
+    steps: definition of a step: turns or segments
+    epsilon: number added to divisors
+    """
 
     gamma: float = 0.95
     trajectory: float = 1.0
@@ -45,20 +58,22 @@ class PorTool:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The format score, where one is named."""
+        """The format score, if named."""
         return frozenset({facts.attribute(self.format)} if self.format else ())
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """Return one advantage per step."""
         grove = plant(group, self.steps)  # γ counts actions, not scores inside them
         path_L = np.zeros(len(grove.rewards_L))
-        path_L[grove.scored_L] = stats.standardised(grove.rewards_L[grove.scored_L], epsilon=self.epsilon)
+        path_L[grove.scored_L] = stats.standardised(
+            grove.rewards_L[grove.scored_L], epsilon=self.epsilon
+        )
         fork_S = stats.standardised(self.rewards(grove), grove.sibling_S, epsilon=self.epsilon)
         value_S = self.trajectory * grove.mean_rows(path_L[grove.rows[0]]) + self.fork * fork_S
         return grove.node_valued(np.where(grove.prompt_S, 0.0, value_S))
 
     def rewards(self, grove: Grove) -> Floats:
-        """R(s) of each step."""
+        """Return R(s) of each step."""
         leaf_R, step_R = grove.rows
         turn_S = _turns(grove)
         left_R = turn_S[grove.step_L[leaf_R]] - turn_S[step_R]
@@ -81,7 +96,7 @@ class PorTool:
 
 
 def _turns(grove: Grove) -> Ints:
-    """t: how many steps with an action a path has down to each step."""
+    """Return t, the number of steps with an action on the path down to each step."""
     turn_S = (grove.trained_S > 0).astype(np.int64)
     for index, above in enumerate(grove.above_S):  # parents come first
         turn_S[index] += turn_S[above] if above >= 0 else 0

@@ -1,9 +1,12 @@
-"""SAGE: two tasks in a row on one path, the second rewarding the skills that the first wrote (arXiv 2512.17102).
+"""sage-skill: two tasks in a row on one path; the second rewards skills that the first wrote.
 
-A path holds task 1 down to the place whose own reward is r1, and task 2 from there to its leaf, whose reward is r2. used = 1
-if task 2 ran a skill that task 1 made: the part `used` of the leaf's score. R1 = r1 + [r1 = 1] [r2 = 1] used; R2 = r2 +
-[r2 = 1] used. A of task k's steps = R_k − mean over the group's paths: no standard deviation. A step that several paths
-share gets the mean over them.
+Paper: SAGE, arXiv 2512.17102
+Formula: R1 = r1 + [r1 = 1] [r2 = 1] used, R2 = r2 + [r2 = 1] used; A = R_k − mean over paths
+
+A path holds task 1 down to the place whose own reward is r1, and task 2 from there to its leaf,
+whose reward is r2. `used` is 1 if task 2 ran a skill that task 1 made: the part `used` of the
+leaf's score. Steps of task k have the advantage of R_k, without a standard deviation. A step that
+several paths share gets the mean over them.
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class SageSkill:
-    """Settings: the part of a leaf's score that says whether a skill was used."""
+    """Settings. used: part of a leaf's score that is 1 if a skill was used."""
 
     used: str = "used"
 
@@ -30,20 +33,22 @@ class SageSkill:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The reward of the first task, and whether the second used what it made."""
+        """Reward of the first task, and the use of its skills by the second."""
         return frozenset({facts.INSIDE, facts.part(self.used)})
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """Return one advantage per step."""
         grove = plant(group, rewarded=True)
         scored = np.flatnonzero(grove.scored_L)
         first_R, between_L = _first(grove)
-        one_L, two_L = (np.zeros(len(grove.rewards_L)) for _ in range(2))
         r1 = grove.reward_S[between_L[scored]]
-        one, two = chained(r1, grove.rewards_L[scored], self._used(grove, scored))
-        one_L[scored], two_L[scored] = stats.centred(one), stats.centred(two)
+        total1, total2 = chained(r1, grove.rewards_L[scored], self._used(grove, scored))
+        value1_L = np.zeros(len(grove.rewards_L))
+        value1_L[scored] = stats.centred(total1)
+        value2_L = np.zeros(len(grove.rewards_L))
+        value2_L[scored] = stats.centred(total2)
         leaf_R = grove.rows[0]
-        value_S = grove.mean_rows(np.where(first_R, one_L[leaf_R], two_L[leaf_R]))
+        value_S = grove.mean_rows(np.where(first_R, value1_L[leaf_R], value2_L[leaf_R]))
         return grove.node_valued(np.where(grove.prompt_S, 0.0, value_S))
 
     def _used(self, grove: Grove, scored: Ints) -> Floats:
@@ -51,28 +56,37 @@ class SageSkill:
         values = [leaves[i][0].facts.of_leaf(leaves[i][1], self.used) for i in scored]
         for index, value in zip(scored, values, strict=True):
             if value is None:
-                what = f"sage-skill needs the part {self.used!r} of every leaf's score: 1 where a skill was used, else 0"
+                what = (
+                    f"sage-skill needs the part {self.used!r} of every leaf's score: 1 where a "
+                    "skill was used, else 0"
+                )
                 raise grove.lacks(int(grove.step_L[index]), what, "let the scorer say it")
         return np.array(values, np.float64)
 
 
 def chained(r1: Floats, r2: Floats, used: Floats) -> tuple[Floats, Floats]:
-    """R1 and R2 of each chain."""
+    """Return R1 and R2 of each chain."""
     bonus = (r2 == 1) * (used > 0)
     return r1 + (r1 == 1) * bonus, r2 + bonus
 
 
 def _first(grove: Grove) -> tuple[Bools, Ints]:
-    """Which rows belong to task 1, and the step that ends it on each path. Raises InvalidInput unless there is just one."""
+    """Return the rows of task 1, and the step that ends it on each path.
+
+    Raises InvalidInput unless each path has exactly one such step.
+    """
     leaf_R, step_R = grove.rows
     ends_R = np.isfinite(grove.reward_S)[step_R] & (grove.step_L[leaf_R] != step_R)
     count_L = np.bincount(leaf_R, ends_R, len(grove.rewards_L))
     wrong = np.flatnonzero(grove.scored_L & (count_L != 1))
     if len(wrong):
         count = int(count_L[wrong[0]])
-        what = f"sage-skill needs one place with a reward of its own, the end of task 1, on each path, got {count}"
         leaf = grove.steps[int(grove.step_L[wrong[0]])].nodes[-1].segment.id.hex()[:12]
-        raise InvalidInput(f"{what} above segment {leaf} of group {grove.group.group_id}: score the end of task 1 there")
+        raise InvalidInput(
+            "sage-skill needs one place with a reward of its own, the end of task 1, on each path, "
+            f"got {count} above segment {leaf} of group {grove.group.group_id}: score the end of "
+            "task 1 there"
+        )
     between_L = np.full(len(grove.rewards_L), -1, np.int64)
     between_L[leaf_R[ends_R]] = step_R[ends_R]
     return grove.rank_S[step_R] <= grove.rank_S[between_L[leaf_R]], between_L

@@ -1,8 +1,11 @@
-"""Tree-GRPO: a leaf against its group, and against its own tree (Ji et al. 2025, arXiv 2509.21240).
+"""tree-grpo: a leaf against its group, and against its own tree.
 
-`both`: GRPO over all leaves of the group + GRPO over the leaves of the same tree, each over (std + epsilon). `tree`: the
-second alone. `nested`: GRPO over the group, and those values once more within each tree. A tree with one scored leaf, or
-with equal ones, adds nothing.
+Paper: Ji et al. 2025, Tree-GRPO, arXiv 2509.21240
+Formula: A = GRPO over the group + GRPO over the tree
+
+`both`: the sum, each term over (std + epsilon). `tree`: the second term alone. `nested`: GRPO over
+    the group, and those values once more within each tree. A tree with one scored leaf, or with
+    equal ones, adds nothing.
 """
 
 from dataclasses import dataclass
@@ -16,7 +19,11 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class TreeGrpo:
-    """Settings: which comparisons count, and what keeps their division finite."""
+    """Settings.
+
+    peers: comparisons that count: both, tree or nested
+    epsilon: number added to divisors
+    """
 
     peers: str = "both"
     epsilon: float = 1e-6
@@ -26,7 +33,7 @@ class TreeGrpo:
         checks.epsilon(self.epsilon)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per scored leaf."""
+        """Return one advantage per scored leaf."""
         return groups.compared(group, self._values)
 
     def _values(self, reward_L: Floats, tree_L: Ints) -> Floats:

@@ -1,11 +1,15 @@
-"""TreePO: a leaf's reward against the mean of each subtree that it lies in.
+"""treepo: a leaf's reward against the mean of each subtree that it lies in.
 
-At depth 0 a leaf is compared with all scored leaves of its group; at each fork below, with those of the branch it took:
-a_ij = R_i − mean of its j-th subtree. `average`: A_i is the mean of its a_ij; `group_size`: their mean weighted by the
-sizes of the subtrees (Li et al. 2025, TreePO). Depth 0 always counts; a deeper subtree counts only if it holds more than
-one scored leaf, and with `require_spread` only if their rewards differ. A segment that ends without a fork makes no new
-subtree, so that a segment cut by a policy change alters no advantage. `whiten` asks the batch stage to whiten over all
-trained tokens of the batch, as the published recipe does.
+Paper: Li et al. 2025, TreePO, arXiv 2508.17445
+Formula: A_i = mean_j (R_i − mean of the j-th subtree of leaf i)
+
+At depth 0 a leaf is compared with all scored leaves of its group; at each fork below, with those of
+the branch that it follows. `average`: A_i is the mean over subtrees; `group_size`: the mean
+weighted by the sizes of the subtrees. Depth 0 always counts; a deeper subtree counts only if it
+holds more than one scored leaf, and with `require_spread` only if their rewards differ. A segment
+that ends without a fork makes no new subtree, so that a segment cut by a policy change alters no
+advantage. `whiten` has the batch stage whiten over all trained tokens of the batch, as in the
+published recipe.
 """
 
 from dataclasses import dataclass
@@ -21,7 +25,12 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class TreePO:
-    """Settings: how a leaf's comparisons are weighted, which subtrees count, and whether the batch is whitened."""
+    """Settings.
+
+    weighting: weights of a leaf's comparisons: average or group_size
+    require_spread: whether subtrees without a spread are left out
+    whiten: whether the batch is whitened
+    """
 
     weighting: str = "average"
     require_spread: bool = False
@@ -33,7 +42,7 @@ class TreePO:
         checks.flag("whiten", self.whiten)
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per scored leaf."""
+        """Return one advantage per scored leaf."""
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
@@ -42,7 +51,8 @@ class TreePO:
 
     def _values(self, grove: Grove) -> Floats:
         reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
-        mean_S, size_S = grove.mean_leaves(reward_L), grove.paths_S.astype(np.float64)
+        mean_S = grove.mean_leaves(reward_L)
+        size_S = grove.paths_S.astype(np.float64)
         size_S[grove.prompt_S] = grove.scored_L.sum()
         counts_S = self._counting(grove, reward_L, mean_S)
         weight_S = counts_S * (size_S if self.weighting == "group_size" else 1.0)

@@ -1,9 +1,13 @@
-"""TreePS-RAG: process advantages from the outcomes below each step (arXiv 2601.06922).
+"""treeps: process advantages of steps from the outcomes below them.
 
-V(n) = mean reward of the leaves at or below a step. A(n) = [V(n) − V(root)] + [V(n) − V(parent)] (the published
-normalisation is not known; this is TreeRL's form); `terms: local` keeps the second, `terms: global` the first. The root is
-the group's prompt. A step is an action with what the environment answered; the answer is never trained on. So on a path that
-nothing forks off the first step has 2 (R − mean) and each later one R − mean; `local` alone teaches later ones nothing.
+Paper: TreePS-RAG, arXiv 2601.06922
+Formula: A(n) = [V(n) − V(root)] + [V(n) − V(parent)]
+Left out: the published normalisation, which is unknown; this is TreeRL's form
+
+V(n) is the mean reward of the leaves at or below a step. `terms: local` keeps the second
+difference, `terms: global` the first. The root is the group's prompt. A step is an action with the
+environment's answer; the answer is never trained on. So on a path without forks the first step has
+2 (R − mean) and each later one R − mean; `local` alone teaches later ones nothing.
 """
 
 from dataclasses import dataclass
@@ -19,7 +23,11 @@ from methods.advantages import checks
 
 @dataclass(frozen=True)
 class TreePS:
-    """Settings: which differences count, and what a step is."""
+    """Settings.
+
+    terms: differences that count: both, local or global
+    steps: definition of a step: turns or segments
+    """
 
     terms: str = "both"
     steps: str = TURNS
@@ -29,7 +37,7 @@ class TreePS:
         checks.one_of("steps", self.steps, (TURNS, SEGMENTS))
 
     def estimate(self, group: GroupTrees) -> Advantages:
-        """One advantage per step."""
+        """Return one advantage per step."""
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
@@ -37,4 +45,6 @@ class TreePS:
         value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
         root = grove.rewards_L[grove.scored_L].mean()
         near_S, far_S = value_S - value_S[grove.parent_S], value_S - root
-        return grove.node_valued({"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms])
+        return grove.node_valued(
+            {"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms]
+        )

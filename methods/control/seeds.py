@@ -1,12 +1,13 @@
-"""seeds: a problem that nobody solved comes back with solved ones in front (XRPO, arXiv 2510.06672; card 20).
+"""seeds: an unsolved problem comes back with solved ones in front.
 
-Rows come in the order of `uniform`. Where all rollouts of a row's newest group failed, its next group gets the K solved
-problems whose prompts are most alike: each prompt as a user's message, and an answer of this run that was verified as the
-assistant's, the nearest last. Trees are grown and trained with these messages: they are the prompt that was given.
+Paper: XRPO, arXiv 2510.06672
+Left out: the embedding model of the retrieval; here it is the cosine of character n-grams
 
-The paper retrieves with an embedding model. Here it is the cosine of hashed character n-grams (ngrams.py), so what texts
-mean is not seen. Where nothing is as much alike as `alike`, the prompt stays plain. Of long prompts and answers the
-beginning is shown.
+Rows come in the order of `uniform`. If all rollouts of a row's newest group failed, its next group
+gets the K solved problems whose prompts are most alike: each prompt as a user's message, and a
+verified answer of this run as the assistant's, the nearest last. Trees are grown and trained with
+these messages: they are part of the prompt. If no prompt is as alike as `alike`, the prompt stays
+plain. Long prompts and answers are cut.
 """
 
 import heapq
@@ -21,19 +22,19 @@ from banyan.plugins import Allocation, Budget, PromptStats, RowStats, checks
 from banyan.text.ngrams import F32, embed
 from methods.control.uniform import row_of
 
-MOST_CHARS = 4000  # the store gives some more
+MOST_CHARS = 4000  # below the characters that the store keeps
 MOST_EXAMPLES = 64
 _CUT = " …"
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """Solved problems before those that were not."""
+    """Solved problems before unsolved ones."""
 
     examples: int = 2
     """K: solved problems in front."""
     alike: float = 0.3
-    """Cosine that an example's prompt must have with the row's at least."""
+    """Least cosine of an example's prompt with the row's."""
     chars: int = 1000
     """Characters of an example's prompt, and of its answer, at most."""
     right: float = 0.5
@@ -48,11 +49,11 @@ class Seeds:
 
     @property
     def solved_chars(self) -> int:
-        """One more than are shown, so that a cut is seen."""
+        """Characters of an answer to keep: one more than are shown, so that a cut is visible."""
         return self.chars + 1
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
-        """The rows in their drawn order, with examples where they failed."""
+        """Return the rows in their drawn order, with examples for those that failed."""
         rows = [row_of(len(prompts.rows), rng.seed, ordinal) for ordinal in budget.ordinals]
         return [self._allocation(prompts, row) for row in rows]
 
@@ -63,18 +64,28 @@ class Seeds:
         if not chosen:
             return Allocation(row, why="all rollouts failed, and nothing like it was solved")
         messages = [m for other in reversed(chosen) for m in self._example(prompts, other)]
-        return Allocation(row, messages=tuple(messages), why=f"all rollouts failed: solved rows {chosen} in front")
+        return Allocation(
+            row, messages=tuple(messages), why=f"all rollouts failed: solved rows {chosen} in front"
+        )
 
     def _failed(self, stats: RowStats) -> bool:
         rewards = stats.groups[-1].rewards if stats.groups else ()
         return bool(rewards) and max(rewards) < self.right
 
     def _nearest(self, prompts: PromptStats, row: int) -> list[int]:
-        """Solved rows, the most alike first; of equals the first row. Its own answer would give it away."""
+        """Return solved rows, the most alike first, ties in order of rows.
+
+        The row itself is left out: its own answer would give it away.
+        """
         own = _embedded(prompts.prompts[row])
         solved = [other for other, stats in prompts.stats.items() if stats.solved and other != row]
-        near = [(round(float(np.dot(own, _embedded(prompts.prompts[other]))), 6), -other) for other in solved]
-        return [-other for cosine, other in heapq.nlargest(self.examples, near) if cosine >= self.alike]
+        near = [
+            (round(float(np.dot(own, _embedded(prompts.prompts[other]))), 6), -other)
+            for other in solved
+        ]
+        return [
+            -other for cosine, other in heapq.nlargest(self.examples, near) if cosine >= self.alike
+        ]
 
     def _example(self, prompts: PromptStats, row: int) -> tuple[dict[str, str], dict[str, str]]:
         asked, answered = self._cut(prompts.prompts[row]), self._cut(prompts.of(row).solved)
@@ -84,6 +95,6 @@ class Seeds:
         return text if len(text) <= self.chars else text[: self.chars] + _CUT
 
 
-@lru_cache(8192)  # 8 MB; the same rows are looked at again and again
+@lru_cache(8192)  # 8 MB; the same rows are compared repeatedly
 def _embedded(text: str) -> F32:
     return embed(text)

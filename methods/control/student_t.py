@@ -1,17 +1,18 @@
-"""Quantiles of Student's t for whole degrees of freedom, without a library: its distribution is a finite sum then.
+"""Quantiles of Student's t for whole degrees of freedom, a helper of xrpo without a library.
 
-Abramowitz & Stegun 26.7.3 and 26.7.4: with θ = atan(t/√ν), P(|T| ≤ t) is a polynomial in sin θ, cos θ and, for odd ν, θ.
+The distribution is then a finite sum (Abramowitz & Stegun 26.7.3 and 26.7.4): with θ = atan(t/√ν),
+P(|T| ≤ t) is a polynomial in sin θ, cos θ and, for odd ν, θ.
 """
 
 import math
 from functools import lru_cache
 
-_NORMAL_FROM = 10_000  # degrees of freedom; beyond them the quantiles differ from those there by less than 1e-4
+_NORMAL_FROM = 10_000  # degrees of freedom from which quantiles change by less than 1e-4
 _HALVINGS = 200
 
 
 def within(t: float, freedom: int) -> float:
-    """P(|T| ≤ t) for t ≥ 0."""
+    """Return P(|T| ≤ t) for t ≥ 0."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine2 = math.cos(angle) ** 2
     if freedom % 2:
@@ -29,9 +30,12 @@ def within(t: float, freedom: int) -> float:
 
 @lru_cache(4096)
 def quantile(alpha: float, freedom: int) -> float:
-    """t with P(|T| ≤ t) = 1 − alpha, so the 1 − alpha/2 quantile."""
+    """Return t with P(|T| ≤ t) = 1 − alpha: the 1 − alpha/2 quantile."""
     if not 0.0 < alpha < 1.0 or freedom < 1:
-        raise ValueError(f"a quantile needs 0 < alpha < 1 and freedom of at least 1, got {alpha!r} and {freedom!r}")
+        raise ValueError(
+            f"a quantile needs 0 < alpha < 1 and freedom of at least 1, got {alpha!r} and "
+            f"{freedom!r}"
+        )
     freedom = min(freedom, _NORMAL_FROM)
     low, high = 0.0, 1.0
     while within(high, freedom) < 1.0 - alpha:

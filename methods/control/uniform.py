@@ -1,6 +1,7 @@
-"""The uniform curriculum: every training row once per epoch, in an order drawn from the seed and the epoch.
+"""uniform: every training row once per epoch, in an order drawn from the seed and the epoch.
 
-It looks at no facts, so its decisions are not stored: the same ordinal gives the same row in every process.
+It uses no facts, so its decisions are not stored: the same ordinal gives the same row in every
+process.
 """
 
 from collections.abc import Sequence
@@ -16,17 +17,19 @@ from banyan.plugins import Allocation, Budget, PromptStats
 
 @dataclass(frozen=True)
 class Uniform:
-    """Which row each training group gets."""
+    """Rows in a drawn order."""
 
     fixed = True
 
     def allocate(self, prompts: PromptStats, budget: Budget, rng: Draws) -> Sequence[Allocation]:
-        """The rows in their drawn order."""
-        return [Allocation(row_of(len(prompts.rows), rng.seed, ordinal)) for ordinal in budget.ordinals]
+        """Return the rows in their drawn order."""
+        return [
+            Allocation(row_of(len(prompts.rows), rng.seed, ordinal)) for ordinal in budget.ordinals
+        ]
 
 
 def row_of(rows: int, seed: int, ordinal: int) -> int:
-    """Index of the row of group `ordinal`."""
+    """Return the index of the row of group `ordinal`."""
     epoch, position = divmod(ordinal, rows)
     return int(_permutation(rows, seed, epoch)[position])
 

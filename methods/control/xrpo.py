@@ -1,9 +1,13 @@
-"""xrpo: leaves go where they narrow the confidence interval of the mean reward most (XRPO, arXiv 2510.06672; card 20).
+"""xrpo: leaves go where they narrow the confidence interval of the mean reward most.
 
-For a prompt with n rewards of sample deviation s the half width is h(n) = t(1 − α/2, n − 1)·s/√n. One more rollout is
-expected to narrow it by Δ = h(n) − h(n + 1), s held fixed, and a bonus φ = λ·√(ln(1 + T)/n) keeps prompts in play that only
-failed or only succeeded (s = 0, so Δ = 0), where T is the number of rollouts given so far. Leaves are given one at a time to
-the greatest Δ + φ; n rises with each, s stays until rewards return. Its novelty advantage belongs to the learner.
+Paper: XRPO, arXiv 2510.06672
+Formula: next leaf to the largest h(n) − h(n + 1) + λ·√(ln(1 + T)/n), h(n) = t(1 − α/2, n − 1)·s/√n
+Left out: the published λ, which is unknown; the novelty advantage is the estimator xrpo
+
+For a prompt with n rewards of sample deviation s the half width is h(n). One more rollout is
+expected to narrow it by h(n) − h(n + 1), s held fixed, and the bonus keeps prompts in play that
+only failed or only succeeded (s = 0), where T is the number of rollouts granted so far. Leaves are
+granted one at a time; n rises with each, s stays until rewards return.
 """
 
 import math
@@ -19,15 +23,17 @@ from methods.control.student_t import quantile
 
 @dataclass(frozen=True)
 class Xrpo:
-    """Shares leaves out by expected reduction and bonus."""
+    """Sharing of leaves by expected reduction and bonus."""
 
     rollouts: int = 16
     """Leaves that each prompt brings to the pot, as the paper's baseline gives every prompt."""
     phases: int = 3
-    """The first is uniform: a tree's first leaves. The others share the rest of the pot out, each about as much."""
+    """Rounds. The first is uniform: a tree's first leaves. The others share the rest of the pot,
+    each about as much."""
     bonus: float = 0.05
-    """λ; the paper's value is not known. 0 for none: prompts whose first rewards are equal then get nothing while others
-    have a spread, at twice the error of uniform allocation in simulation; at 0.02 to 0.05 it is about 0.9 of that."""
+    """λ. 0 for none: prompts whose first rewards are equal then get nothing while others have a
+    spread, at twice the error of uniform allocation in simulation; at 0.02 to 0.05 it is about
+    0.9 of that."""
     alpha: float = 0.05
     """The confidence interval holds the mean with probability 1 − alpha."""
 
@@ -39,12 +45,14 @@ class Xrpo:
             raise ValueError(f"bonus must be a number of at least 0, got {self.bonus!r}")
 
     def share(self, trees: Sequence[Waiting], budget: int, most: int, given: int) -> Sequence[int]:
-        """How many further leaves each tree gets; of equals the first."""
+        """Return the number of further leaves of each tree; of equals the first gets more."""
         leaves = np.array([tree.leaves for tree in trees])
-        known = np.array([max(2, len(tree.rewards)) for tree in trees])  # a spread needs two; with fewer there is none
+        known = np.array([max(2, len(tree.rewards)) for tree in trees])  # a spread needs two
         spread = np.array([deviation(tree.rewards) for tree in trees])
         more = np.zeros(len(trees), np.int64)
-        gain = np.array([s * reduction(self.alpha, int(n)) for s, n in zip(spread, known, strict=True)])
+        gain = np.array(
+            [s * reduction(self.alpha, int(n)) for s, n in zip(spread, known, strict=True)]
+        )
         for total in range(given, given + budget):
             open_ = leaves + more < most
             if not open_.any():
@@ -57,16 +65,16 @@ class Xrpo:
 
 
 def deviation(rewards: Sequence[float]) -> float:
-    """s: the sample deviation; 0 where fewer than two are known."""
+    """Return s, the sample deviation; 0 if fewer than two rewards are known."""
     return float(np.std(rewards, ddof=1)) if len(rewards) > 1 else 0.0
 
 
 def half_width(alpha: float, rollouts: int) -> float:
-    """h(n) for a deviation of 1."""
+    """Return h(n) for a deviation of 1."""
     return quantile(alpha, rollouts - 1) / math.sqrt(rollouts)
 
 
 @lru_cache(4096)
 def reduction(alpha: float, rollouts: int) -> float:
-    """Δ for a deviation of 1."""
+    """Return h(n) − h(n + 1) for a deviation of 1."""
     return half_width(alpha, rollouts) - half_width(alpha, rollouts + 1)

@@ -1,8 +1,10 @@
-"""Answers that reasoning-gym would evaluate as Python: read as literals or arithmetic, and refused where they are more.
+"""Answers that reasoning-gym would evaluate as Python, a helper of its scorer.
 
-Nine generators call `eval` or sympy's `parse_expr`, which is `eval`, on what a model wrote. The frames around that call hold
-the row with its answer, so plain text such as `oracle_answer`, or a comprehension over `entry['metadata']`, would be paid.
-Calls that state the question again (`Integral(…)`) or have sympy answer it (`expand(…)`) are refused likewise.
+They are read as literals or arithmetic, and refused if they are more. Nine generators call `eval`
+or sympy's `parse_expr`, which is `eval`, on the model's answer. The frames around that call hold
+the row with its answer, so plain text such as `oracle_answer`, or a comprehension over
+`entry['metadata']`, would be paid. Calls that repeat the question (`Integral(…)`) or have sympy
+answer it (`expand(…)`) are refused likewise.
 """
 
 import ast
@@ -14,7 +16,7 @@ from typing import Any
 Check = Callable[[str, Mapping[str, Any]], str]
 
 _LONGEST = 4_000  # characters
-_MOST_POWER = 200  # product of exponents in each other: no tower that takes for ever
+_MOST_POWER = 200  # product of nested exponents: no tower that never ends
 _TRIGONOMETRIC = ("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan")
 _HYPERBOLIC = ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
 _ELEMENTARY = frozenset((*_TRIGONOMETRIC, *_HYPERBOLIC, "exp", "log", "ln", "sqrt", "Abs"))
@@ -22,11 +24,11 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
 class Refused(ValueError):
-    """An answer that is more than a literal or arithmetic."""
+    """Error of an answer that is more than a literal or arithmetic."""
 
 
 def literal(answer: str, row: Mapping[str, Any]) -> str:
-    """The answer, if it is the right text or a literal. Raises Refused."""
+    """Return the answer if it is the right text or a literal. Raises Refused."""
     right = row["metadata"].get("valid_answers") or [row["answer"]]
     if answer.strip() in [str(text).strip() for text in right]:
         return answer
@@ -40,7 +42,7 @@ def literal(answer: str, row: Mapping[str, Any]) -> str:
 
 
 def whole_numbers(answer: str, row: Mapping[str, Any]) -> str:
-    """The answer as arithmetic of whole numbers, without comments. Raises Refused."""
+    """Return the answer as arithmetic of whole numbers, without comments. Raises Refused."""
     tree = _parsed(answer)
     _check(tree, frozenset(), frozenset())
     if any(not isinstance(number, int) for number in _numbers(tree)) or _powers(tree) > 1:
@@ -49,9 +51,10 @@ def whole_numbers(answer: str, row: Mapping[str, Any]) -> str:
 
 
 def game24(answer: str, row: Mapping[str, Any]) -> str:
-    """The answer, if it uses the row's numbers, each as often, and is exactly 24. Raises Refused.
+    """Return the answer if it uses the row's numbers, each as often, and is exactly 24.
 
-    The generator's own rule takes any four numbers for every row, and all that is 24 when cut to a whole number.
+    Raises Refused. The generator's own rule accepts any four numbers for every row, and all that is
+    24 when cut to a whole number.
     """
     text = whole_numbers(answer, row)
     tree = _parsed(text)
@@ -67,14 +70,17 @@ def game24(answer: str, row: Mapping[str, Any]) -> str:
 
 
 def polynomial(answer: str, row: Mapping[str, Any]) -> str:
-    """The answer as a polynomial in single letters. Raises Refused."""
+    """Return the answer as a polynomial in single letters. Raises Refused."""
     tree = _parsed(answer)
     _check(tree, frozenset("abcdefghijklmnopqrstuvwxyz"), frozenset())
     return ast.unparse(tree)
 
 
 def antiderivative(answer: str, row: Mapping[str, Any]) -> str:
-    """The answer as a formula of elementary functions in the row's variable and C. Raises Refused."""
+    """Return the answer as a formula of elementary functions in the row's variable and C.
+
+    Raises Refused.
+    """
     tree = _parsed(answer)
     _check(tree, frozenset({row["metadata"]["variable"], "C", "E", "pi"}), _ELEMENTARY)
     return ast.unparse(tree)
@@ -105,9 +111,13 @@ def _parsed(answer: str) -> ast.expr:
 def _check(tree: ast.expr, names: frozenset[str], functions: frozenset[str]) -> None:
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in (functions if id(node) in called else names):
+        if isinstance(node, ast.Name) and node.id not in (
+            functions if id(node) in called else names
+        ):
             raise Refused(f"the name {node.id!r:.60}")
-        if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name) or len(node.args) != 1):
+        if isinstance(node, ast.Call) and (
+            node.keywords or not isinstance(node.func, ast.Name) or len(node.args) != 1
+        ):
             raise Refused("a call of something else than an elementary function")
         if isinstance(node, ast.Constant) and not _number(node.value):
             raise Refused(f"the constant {node.value!r:.60}")
@@ -132,7 +142,7 @@ def _numbers(tree: ast.expr) -> list[int | float]:
 
 
 def _powers(tree: ast.AST) -> float:
-    """Largest product of exponents that stand in each other; without bound where an exponent holds a power."""
+    """Return the largest product of nested exponents; infinite if an exponent holds a power."""
     most = max(map(_powers, ast.iter_child_nodes(tree)), default=1.0)
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow)):
         return most

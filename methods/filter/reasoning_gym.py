@@ -1,9 +1,10 @@
-"""reasoning-gym's own scorers, which `eval` the answer in places: always in a child process, one fork an answer.
+"""reasoning-gym: the library's own scorers, always in a child process, one fork an answer.
 
-The answer is what stands in the last <answer> tag, or else the whole completion. A scorer that raises on an answer says
-that the answer is malformed: 0, with the part `raised`. What a scorer would evaluate as code is read as a literal or as
-arithmetic first; more than that is 0, with the part `refused`. Four scorers accept wrong constants and are repaired here,
-or in `expressions`.
+Some of them `eval` the answer. The answer is the content of the last <answer> tag, or else the
+whole completion. A scorer that raises on an answer marks it as malformed: 0, with the part
+`raised`. An answer that a scorer would evaluate as code is read as a literal or as arithmetic
+first; more than that is 0, with the part `refused`. Four scorers accept wrong constants and are
+repaired here, or in `expressions`.
 """
 
 import importlib.metadata
@@ -18,30 +19,34 @@ from banyan.plugins import Row, Scored, Unscorable
 from methods.filter.expressions import READ, Refused
 
 _FIELDS = ("dataset", "question", "answer", "metadata")
-_TUPLES = ("arc_agi", "rearc")  # compare grids as tuples, which JSON made lists
+_TUPLES = ("arc_agi", "rearc")  # generators that compare grids as tuples, which JSON made lists
 _made: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
 class ReasoningGym:
-    """Scores an answer by the generator that made the row."""
+    """Scorer of an answer by the generator that made the row."""
 
     tag: str = "answer"
     """Tag that holds the answer in a longer completion."""
 
     name: str = field(default="reasoning-gym", init=False)
-    version: str = field(default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False)
+    version: str = field(
+        default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False
+    )
 
     def warm(self, row: Row) -> None:
-        """Builds the row's generator, which is data of the task and not of the model, so that forks share it."""
+        """Build the row's generator, which is data of the task, so that forks share it."""
         if not _lacks(row):
             _dataset(row)
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
-        """The generator's score; UNSCORABLE where the row is not one of its rows."""
+        """Return the generator's score; UNSCORABLE for a row that is not its own."""
         missing = _lacks(row)
         if missing:
-            return Unscorable(f"EXCEPTION: the row has no field {missing[0]!r}; is it from a reasoning-gym task?")
+            return Unscorable(
+                f"EXCEPTION: the row has no field {missing[0]!r}; is it from a reasoning-gym task?"
+            )
         from reasoning_gym.utils import extract_answer
 
         answer = extract_answer(completion, self.tag) or completion.strip()
@@ -53,9 +58,13 @@ class ReasoningGym:
         except MemoryError:
             raise
         except Exception:
-            # Dozens of foreign scorers raise whatever comes on an answer that they cannot read.
+            # Dozens of foreign scorers raise anything on an answer that they cannot read.
             return Scored(0.0, {"raised": 1.0})
-        return Scored(value) if math.isfinite(value) else Unscorable(f"NOT_A_NUMBER: {row['dataset']} gave {value}")
+        return (
+            Scored(value)
+            if math.isfinite(value)
+            else Unscorable(f"NOT_A_NUMBER: {row['dataset']} gave {value}")
+        )
 
 
 def _lacks(row: Row) -> list[str]:
@@ -67,7 +76,9 @@ def _dataset(row: Row) -> Any:
     if key not in _made:
         import reasoning_gym
 
-        _made[key] = reasoning_gym.create_dataset(row["dataset"], size=1, seed=0, **row.get("config", {}))
+        _made[key] = reasoning_gym.create_dataset(
+            row["dataset"], size=1, seed=0, **row.get("config", {})
+        )
     return _made[key]
 
 
@@ -83,18 +94,24 @@ def _scored(dataset: Any, answer: str, row: Row) -> float:
 
 
 def _close(answer: str, row: Row) -> bool:
-    """coin_flip: its prefix rule gives '0' the full score for every 0.x, and its tolerance for every small one."""
+    """Compare answers of coin_flip.
+
+    Its own prefix rule gives '0' the full score for every 0.x, and its tolerance for every small
+    one.
+    """
     gold = Fraction(str(row["answer"]))
-    return abs(Fraction(answer.replace(",", "")) - gold) <= min(Fraction(1, 10_000), abs(gold) / 100)
+    return abs(Fraction(answer.replace(",", "")) - gold) <= min(
+        Fraction(1, 10_000), abs(gold) / 100
+    )
 
 
 def _finite(answer: str, row: Row) -> bool:
-    """complex_arithmetic: min(1, exp(-nan)) is 1."""
+    """Return whether an answer of complex_arithmetic is finite: its min(1, exp(-nan)) is 1."""
     return not any(word in answer.lower() for word in ("nan", "inf"))
 
 
 def _same(answer: str, row: Row) -> bool:
-    """game_of_life_halting: bool('False') is true, so every answer is right."""
+    """Compare answers of game_of_life_halting: its bool('False') is true for every answer."""
     return answer.strip().lower() == str(row["answer"]).lower()
 
 

@@ -1,4 +1,7 @@
-"""Regular expression: 1 if the completion matches, else 0. In a child process: a pattern may take for ever on some text."""
+"""regex: 1 if the completion matches a regular expression, else 0.
+
+It runs in a child process: a pattern may never end on some text.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -8,10 +11,11 @@ from banyan.plugins import Row, Scored, Unscorable
 
 @dataclass(slots=True)
 class Regex:
-    """Searches the completion; with `equals`, what the first group caught must be that field of the row."""
+    """Search of the completion; with `equals`, its first group must be that field of the row."""
 
     pattern: str
-    """Python regular expression, searched for anywhere in the completion; `.` matches line ends too."""
+    """Python regular expression, searched for anywhere in the completion; `.` matches line ends
+    too."""
     equals: str = ""
     """Field of the row that the first group must equal as text; empty if the match alone counts."""
 
@@ -22,12 +26,16 @@ class Regex:
         try:
             compiled = re.compile(self.pattern, re.DOTALL)
         except re.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from None
+            raise ValueError(
+                f"pattern {self.pattern!r} is not a regular expression: {error}"
+            ) from None
         if self.equals and not compiled.groups:
-            raise ValueError(f"pattern {self.pattern!r} has no group to compare with the row's {self.equals!r}")
+            raise ValueError(
+                f"pattern {self.pattern!r} has no group to compare with the row's {self.equals!r}"
+            )
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
-        """1 or 0; UNSCORABLE where the row lacks the field to compare with."""
+        """Return 1 or 0; UNSCORABLE if the row lacks the field to compare with."""
         if self.equals and self.equals not in row:
             return Unscorable(f"EXCEPTION: the row has no field {self.equals!r}")
         match = re.search(self.pattern, completion, re.DOTALL)

@@ -1,8 +1,10 @@
-"""Tree policies as processes: they ask for segments and wait for them, so that a plan costs what is new (ADR 019).
+"""Base of tree policies, not a method: a policy as a coroutine that requests segments (ADR 019).
 
-A policy's `grow` runs until what it waits for is not there yet. Begun anew on a recorded tree it comes as far as the tree
-does: that is its `plan`. Left waiting, it goes on when a segment comes: that is its `planner`. Both come to the same, as a
-process knows nothing but what it waited for. So its parts must share nothing in which the order of their ends shows.
+A policy's `grow` runs until a result that it awaits is missing. Begun anew on a recorded tree it
+comes as far as the tree does: that is its `plan`. Left waiting, it continues when a segment
+arrives: that is its `planner`, whose cost depends on the news alone. Both give the same result,
+since a coroutine knows nothing but the results that it awaited. So its parts must share nothing
+that shows the order of their ends.
 """
 
 from abc import ABC, abstractmethod
@@ -28,12 +30,12 @@ from banyan.tree import Leaf
 from methods.generate.cuts import Run, goes_on, rest, upto
 
 T = TypeVar("T")
-Place = tuple[bytes, int]  # a segment, and how many of its tokens come before
+Place = tuple[bytes, int]  # a segment, and the number of its tokens before the place
 _ROOM = "room"
 
 
 class Slot(Generic[T]):
-    """A value that is there, or that processes wait for."""
+    """Value that may be missing, and the processes that await it."""
 
     __slots__ = ("there", "value", "waiting")
 
@@ -48,17 +50,22 @@ class Slot(Generic[T]):
         return self.value
 
 
-_Process = tuple[Coroutine[Slot[Any], None, Any], Slot[Any]]  # what runs, and where its result goes
+_Process = tuple[Coroutine[Slot[Any], None, Any], Slot[Any]]  # coroutine, slot of its result
 
 
 class Growth:
-    """A tree as one policy's processes grow it: they `ask` and `mark`, and `plan` says what came of it since the last."""
+    """Tree as one policy's processes grow it.
+
+    Processes `ask` for segments and `mark` leaves; `plan` returns the new requests.
+    """
 
     def __init__(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> None:
-        self.view, self.room, self.rng = view, room, rng
+        self.view = view
+        self.room = room
+        self.rng = rng
         self._ready: deque[_Process] = deque()
         self._awaited: dict[Branch | Leaf | str, Slot[Any]] = {}
-        self._asked: dict[Branch, Expansion] = {}  # of those, what a branch was asked for with
+        self._asked: dict[Branch, Expansion] = {}  # requests of awaited branches
         self._expansions: list[Expansion] = []
         self._marks: list[LeafMark] = []
         self._dropped: list[Leaf] = []
@@ -67,21 +74,21 @@ class Growth:
 
     @property
     def root(self) -> Place:
-        """Where a path starts from the prompt."""
+        """Place where a path starts from the prompt."""
         return self.view.root.id, len(self.view.root)
 
     def width(self, leaves: int) -> int:
-        """So many leaves, or those that there is room for."""
+        """Return the number of leaves, bounded by the growth budget."""
         return leaves if self.room.max_leaves is None else min(leaves, self.room.max_leaves)
 
     def start(self, process: Coroutine[Any, None, T]) -> Slot[T]:
-        """Runs a process beside those that run; the slot is for its result."""
+        """Run a process beside the others; return the slot of its result."""
         slot: Slot[T] = Slot()
         self._ready.append((process, slot))
         return slot
 
     def ask(self, expansion: Expansion) -> Slot[Segment]:
-        """The segment at the expansion's branch; asks for it where it is not there."""
+        """Return the segment at the expansion's branch; request it if missing."""
         branch = expansion.branch
         segment = self.view.tree.at(branch.parent, branch.fork, branch.ordinal)
         if segment is None and branch not in self._awaited:
@@ -90,44 +97,49 @@ class Growth:
         return self._slot(branch, segment is not None, segment)
 
     def reward(self, leaf: Leaf) -> Slot[float | None]:
-        """A marked leaf's reward."""
+        """Return a marked leaf's reward."""
         return self._slot(leaf, leaf in self.view.rewards, self.view.rewards.get(leaf))
 
     def last_room(self) -> Slot[None]:
-        """That control gives no more room. With a later room all processes begin anew."""
+        """Wait until control grants no more. With a later budget all processes begin anew."""
         return self._slot(_ROOM, self.room.final, None)
 
     def mark(self, leaf: Leaf, reason: str) -> None:
-        """Ends a path."""
+        """End a path."""
         self._marks.append(LeafMark(leaf, reason))
 
     def drop(self, leaf: Leaf) -> None:
-        """Takes a marked leaf back: it is none of the tree's any more. Where a path goes on from it, its score is
-        that place's own reward, which the tree waits for."""
+        """Remove a marked leaf from the tree's leaves.
+
+        If a path goes on from it, its score is that place's own reward, which the tree waits for.
+        """
         self._dropped.append(leaf)
 
     def end(self, run: Run) -> None:
-        """Ends a path with a run that the model or its limit ended."""
+        """End a path with a run that the model or its limit ended."""
         self.mark(run.leaf, "stop" if run.last.finish is Finish.STOP else "length")
 
     async def run(self, expansion: Expansion) -> Run:
-        """The segment at the expansion's branch with all that continues it where it was cut, or forced."""
+        """Return the segment at the expansion's branch with all that continues it.
+
+        A segment is continued where it was cut, or where its tokens were forced.
+        """
         pieces = [await self.ask(expansion)]
         while goes_on(pieces[-1]):
             pieces.append(await self.ask(rest(pieces[-1], expansion.signals)))
         return Run(tuple(pieces))
 
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
-        """What a branch behind `start` policy tokens becomes when it is sampled to its path's end, which is a leaf."""
+        """Sample a branch behind `start` policy tokens to its path's end, which is a leaf."""
         sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
-        run = await self.run(Expansion(branch, sampling, (), signals))
+        run = await self.run(Expansion(branch, sampling, signals=signals))
         self.end(run)
         return run
 
     # -- for the grower --
 
     def plan(self, news: News = NOTHING_NEW) -> Plan:
-        """What processes ask for and mark now that they have the news, which the view holds already."""
+        """Return the new requests and marks, given news that the view already holds."""
         for segment in news.segments:
             self._fill(Branch(segment.parent, segment.fork, segment.ordinal), segment)
         for leaf in news.scored:
@@ -136,7 +148,9 @@ class Growth:
         while self._ready:
             self._advance(*self._ready.popleft())
         dropped = tuple(self._dropped)
-        plan = Plan(tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped)
+        plan = Plan(
+            tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped
+        )
         self._expansions, self._marks, self._dropped = [], [], []
         return plan
 
@@ -159,17 +173,17 @@ class Growth:
         self._ready += slot.waiting
 
     def _close(self) -> None:
-        """Ends what has not begun, when a process raised: its tree ends."""
+        """Close the processes that have not begun, after one raised: its tree ends."""
         for process, _ in self._ready:
             process.close()
 
     def _advance(self, process: Coroutine[Slot[Any], None, Any], result: Slot[Any]) -> None:
-        """Runs a process up to where it waits, or to its end."""
+        """Run a process to its next wait, or to its end."""
         try:
             awaited = process.send(None)
         except StopIteration as end:
             self._give(result, end.value)
-        except BaseException:
+        except BaseException:  # also GeneratorExit: coroutines must not be left unclosed
             self._close()
             raise
         else:
@@ -177,18 +191,19 @@ class Growth:
 
 
 class Growing(ABC):
-    """A tree policy that is a process."""
+    """Tree policy that is a coroutine."""
 
     @abstractmethod
     async def grow(self, growth: Growth) -> None:
-        """Grows a tree from its prompt. All randomness is `growth.rng`, keyed by purpose and place."""
+        """Grow a tree from its prompt. All randomness is `growth.rng`, keyed by purpose and
+        place."""
 
     def planner(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Planner:
-        """The process, begun on a tree and left waiting."""
+        """Return the process, begun on a tree and left waiting."""
         growth = Growth(view, room, rng)
         growth.start(self.grow(growth))
         return growth
 
     def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
-        """All that the tree lacks, and all its leaves so far."""
+        """Return all that the tree lacks, and all its leaves so far."""
         return self.planner(view, room, rng).plan()

@@ -1,7 +1,8 @@
-"""Segments that go on in another one, and a plan sees both as one run: those that a new policy cut, and forced tokens.
+"""Runs, a helper of tree policies (not a method): segments that others continue, seen as one.
 
-Either is continued at its end with ordinal 0: an ABORTED segment with what is left of its max_new_tokens, a forced one with
-all of them, unless it holds the model's end (STOP). So the place is a function of recorded facts and a resumed tree asks for
+Segments that a new policy cut, and forced tokens, are continued at their end with ordinal 0: an
+ABORTED segment with the rest of its max_new_tokens, a forced one with all of them, unless it holds
+the model's end (STOP). So the place is a function of recorded facts, and a resumed tree requests
 the same one.
 """
 
@@ -16,13 +17,13 @@ from banyan.tree import Leaf
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a branch became: one segment, or several where it was cut. Parents first."""
+    """Result of a branch: one segment, or several if it was cut. Parents first."""
 
     pieces: tuple[Segment, ...]
 
     @property
     def last(self) -> Segment:
-        """The segment that it ends with."""
+        """Segment that it ends with."""
         return self.pieces[-1]
 
     @property
@@ -45,7 +46,7 @@ class Run:
 
 
 def run_at(view: GrowthView, branch: Branch) -> Run | None:
-    """What the branch became; None while it is not sampled to its end."""
+    """Return the result of the branch; None while it is not sampled to its end."""
     pieces: list[Segment] = []
     at: Branch | None = branch
     while at is not None:
@@ -58,26 +59,29 @@ def run_at(view: GrowthView, branch: Branch) -> Run | None:
 
 
 def goes_on(segment: Segment) -> bool:
-    """Whether another segment continues it as one run."""
+    """Return whether another segment continues this one as one run."""
     forced = segment.kind is Kind.FORCED and segment.origin in (Origin.BRANCH, Origin.TEACHER)
     return segment.finish is Finish.ABORTED or (forced and segment.finish is not Finish.STOP)
 
 
 def rest(segment: Segment, signals: Wanted) -> Expansion:
-    """What continues a segment that goes on."""
+    """Return the continuation of a segment that goes on."""
     left = segment.sampling.max_new_tokens - (len(segment) if segment.kind is Kind.POLICY else 0)
-    return Expansion(Branch(segment.id, len(segment), 0), upto(segment.sampling, left), (), signals)
+    branch = Branch(segment.id, len(segment), 0)
+    return Expansion(branch, upto(segment.sampling, left), signals=signals)
 
 
-@lru_cache(256)  # a tree names the same few of them for all its paths
+@lru_cache(256)  # the paths of a tree share a few of them
 def upto(sampling: Sampling, tokens: int) -> Sampling:
-    """Sampling of so many tokens at most."""
+    """Return the sampling with at most so many tokens."""
     return replace(sampling, max_new_tokens=tokens)
 
 
 def continuations(view: GrowthView) -> tuple[Expansion, ...]:
-    """The rest of every segment that was cut, and what follows forced tokens, with the signals that they have."""
-    return tuple(rest(s, _signals(s)) for s in view.tree if s.kind is not Kind.PROMPT and goes_on(s))
+    """Return the rest of every cut segment, and the continuation of forced tokens, with signals."""
+    return tuple(
+        rest(s, _signals(s)) for s in view.tree if s.kind is not Kind.PROMPT and goes_on(s)
+    )
 
 
 def _signals(segment: Segment) -> Wanted:

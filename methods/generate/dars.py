@@ -1,9 +1,14 @@
-"""dars: more samples where few were right, in a second stage (Yang et al. 2025, DARS; card 46).
+"""dars: independent samples, with more in a second stage where few were right.
 
-Stage 1 draws N independent samples. With accuracy u (0 counts as 0.5/N) their advantages add up to N·S(u), S(u) = 2u(1−u),
-or 2√(u(1−u)) where they are divided by their standard deviation. A prompt of medium difficulty has P = N·S(½). Below one
-half, stage 2 adds ΔN = ⌈(P − N·S)/S⌉ samples (equal treatment), or ⌈(2(1−u)·P − N·S)/S⌉ (hardness-weighted), up to N_max in
-all. It keeps successes and failures. It waits for stage 1's scores; samples that could not be scored take no part in u.
+Paper: Yang et al. 2025, DARS, arXiv 2508.13755
+Formula: ΔN = ⌈(P − N·S(u)) / S(u)⌉ for accuracy u < ½, S(u) = 2u(1−u), P = N·S(½)
+Left out: the breadth half, large batches with several epochs, which are a recipe's settings
+
+Stage 1 draws N independent samples. With accuracy u (0 counts as 0.5/N) their absolute advantages
+sum to N·S(u), S(u) = 2u(1−u), or 2√(u(1−u)) if divided by their standard deviation. A prompt of
+medium difficulty has P = N·S(½). Below one half, stage 2 adds ΔN = ⌈(P − N·S)/S⌉ samples (equal
+treatment), or ⌈(2(1−u)·P − N·S)/S⌉ (hardness-weighted), up to N_max in all. It keeps successes and
+failures. It waits for stage 1's scores; unscorable samples take no part in u.
 """
 
 import math
@@ -23,9 +28,11 @@ class Dars(Growing):
     width: int = 8
     """N: samples of stage 1."""
     max_width: int = 32
-    """N_max: samples of both stages at most; the paper takes 32 with `equal` and 64 with `hardness`."""
+    """N_max: samples of both stages at most; the paper takes 32 with `equal` and 64 with
+    `hardness`."""
     schedule: str = "equal"
-    """equal: every hard prompt is brought to the level of a medium one. hardness: harder ones above it."""
+    """equal: every hard prompt is brought to the level of a medium one. hardness: harder ones
+    above it."""
     standardised: bool = False
     """Whether the recipe's estimator divides advantages by their standard deviation."""
     right: float = 0.5
@@ -36,36 +43,44 @@ class Dars(Growing):
     def __post_init__(self) -> None:
         for name in ("width", "max_width"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         if self.max_width < self.width:
             raise ValueError(f"max_width must be at least width={self.width}, got {self.max_width}")
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
+            raise ValueError(
+                f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}"
+            )
 
     async def grow(self, growth: Growth) -> None:
-        """Stage 1, and once it is scored, stage 2."""
-        runs = [growth.start(growth.path(Branch(*growth.root, ordinal))) for ordinal in range(self.width)]
+        """Sample stage 1, and once it is scored, stage 2."""
+        runs = [
+            growth.start(growth.path(Branch(*growth.root, ordinal)))
+            for ordinal in range(self.width)
+        ]
         rewards = [await growth.reward((await run).leaf) for run in runs]
         count = self.width + self.more([r for r in rewards if r is not None])
-        begun = min(self.max_width, _begun(growth.view))  # scores may have come after stage 2 began without them
+        # Stage 2 may have begun before all scores came.
+        begun = min(self.max_width, _begun(growth.view))
         for ordinal in range(self.width, max(count, begun)):
             growth.start(growth.path(Branch(*growth.root, ordinal)))
 
     def more(self, rewards: Sequence[float]) -> int:
-        """ΔN for the rewards of stage 1."""
+        """Return ΔN for the rewards of stage 1."""
         if not rewards:
             return 0
         return extra(
             sum(r >= self.right for r in rewards) / len(rewards),
-            self.width,
-            self.max_width,
-            self.schedule,
-            self.standardised,
+            width=self.width,
+            max_width=self.max_width,
+            schedule=self.schedule,
+            standardised=self.standardised,
         )
 
 
 def extra(accuracy: float, width: int, max_width: int, schedule: str, standardised: bool) -> int:
-    """ΔN: samples that stage 2 adds for an accuracy in stage 1."""
+    """Return ΔN, the samples that stage 2 adds for an accuracy in stage 1."""
     if accuracy >= 0.5:
         return 0
     u = accuracy or 0.5 / width
@@ -76,6 +91,6 @@ def extra(accuracy: float, width: int, max_width: int, schedule: str, standardis
 
 
 def _begun(view: GrowthView) -> int:
-    """Samples that there are, whatever they were asked for by."""
+    """Return the number of existing samples, whatever requested them."""
     children = view.tree.children.get(view.root.id, ())
     return 1 + max((child.ordinal for child in children), default=-1)

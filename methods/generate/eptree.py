@@ -1,13 +1,17 @@
-"""eptree: chains that fork at their least likely tokens (Hou et al. 2025, TreeRL, arXiv 2506.11902; baselines card).
+"""eptree: finished chains, forked at their least likely tokens.
 
-M chains from the prompt are the trunks of M trees. L times, each tree takes its N tokens with the largest −log p of the
-sampled token; each is sampled again T times, to the path's end. So there are M·(1 + L·N·T) leaves. Trees do not wait for
-each other. Not forked at: the first token of a side branch (its place is the one that it forked from), what follows a
-masked word, and tokens of earlier rounds; where fewer than N are left, those of earlier rounds come again, and then the
-tokens that there are share the continuations in turn. So the number of leaves is exact.
+Paper: Hou et al. 2025, TreeRL, arXiv 2506.11902
+Formula: forks at the N largest −log p of sampled tokens; M·(1 + L·N·T) leaves
 
-A plan knows tokens and text, not which token wrote which character: a masked word's end is found by its share of the
-characters. That is exact where tokens are characters, and else as even as the text.
+M chains from the prompt are the trunks of M trees. L times, each tree takes its N tokens with the
+largest −log p of the sampled token; each is sampled again T times, to the path's end. Trees do not
+wait for each other. Not forked at: the first token of a side branch (its place is its own fork),
+tokens after a masked word, and tokens of earlier rounds; if fewer than N are left, those of earlier
+rounds come again, and then the available tokens share the continuations in turn. So the number of
+leaves is exact.
+
+A plan knows tokens and text, but not their alignment: a masked word's end is found by its share of
+the characters. That is exact where tokens are characters, and else as even as the text.
 """
 
 import math
@@ -24,7 +28,7 @@ from methods.generate.coroutine_policy import Growing, Growth, Place
 from methods.generate.cuts import Run
 from methods.generate.rollouts import Rollout, roll_out
 
-Fork = tuple[Place, int]  # where, and behind how many policy tokens
+Fork = tuple[Place, int]  # place, and the number of policy tokens before it
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,15 @@ class EPTree(Growing):
     continuations: int = 2
     """T: samples from each fork."""
     masked: Sequence[str] = ("answer", "conclusion")
-    """Words, in any case, after which a chain is not forked any more: what follows states the result."""
+    """Words, in any case, after which a chain is not forked: the text behind them states the
+    result."""
 
     def __post_init__(self) -> None:
         checks.whole(self, ("chains", "forks", "continuations"), 1)
         checks.whole(self, ("rounds",), 0)
-        if isinstance(self.masked, str) or not all(isinstance(word, str) and word for word in self.masked):
+        if isinstance(self.masked, str) or not all(
+            isinstance(word, str) and word for word in self.masked
+        ):
             raise ValueError(f"masked must be a list of words, got {self.masked!r}")
 
     @property
@@ -56,7 +63,7 @@ class EPTree(Growing):
         return self.chains * (1 + self.rounds * self.forks * self.continuations)
 
     async def grow(self, growth: Growth) -> None:
-        """All chains at once; each one's rounds when it has ended."""
+        """Sample all chains at once, and each one's rounds when it has ended."""
         width = growth.width(self.width)
         number = chains = min(self.chains, width)
         for chain in range(chains):
@@ -65,36 +72,54 @@ class EPTree(Growing):
             number += share
 
     async def _tree(self, growth: Growth, chain: int, numbers: range) -> None:
-        """A chain, and its rounds of forks under these numbers."""
-        tree, forked = [await roll_out(growth, chain, growth.root, 0)], list[Fork]()
+        """Sample a chain, and its rounds of forks under these numbers."""
+        tree = [await roll_out(growth, chain, growth.root, 0)]
+        forked: list[Fork] = []
         most = self.forks * self.continuations
         for first in range(0, len(numbers), most):
             forks = self._forks(tree, forked)
             branches = enumerate(numbers[first : first + most])
-            made = [growth.start(roll_out(growth, n, *forks[i // self.continuations % len(forks)])) for i, n in branches]
-            tree += [await one for one in made]
+            started = [
+                growth.start(roll_out(growth, n, *forks[i // self.continuations % len(forks)]))
+                for i, n in branches
+            ]
+            tree += [await slot for slot in started]
             forked += [fork for fork in forks if fork not in forked]
 
     def _forks(self, tree: list[Rollout], forked: list[Fork]) -> list[Fork]:
-        """The N tokens of a tree with the largest surprisal; the first one wins a tie."""
-        most, ranked = self.forks + len(forked), list[tuple[float, int, int]]()
+        """Return the N tokens of a tree with the largest surprisal; the first one wins a tie."""
+        most = self.forks + len(forked)
+        ranked: list[tuple[float, int, int]] = []
         for index, rollout in enumerate(tree):
-            open_ = ((t, logprob) for t, logprob in least_likely(rollout.run, self.masked) if t or not index)
+            open_ = (
+                (t, logprob)
+                for t, logprob in least_likely(rollout.run, self.masked)
+                if t or not index
+            )
             ranked += [(logprob, index, rollout.start + t) for t, logprob in islice(open_, most)]
         forks = [(tree[index].place(position), position) for _, index, position in sorted(ranked)]
-        return ([f for f in forks if f not in forked] + [f for f in forks if f in forked])[: self.forks]
+        fresh = [fork for fork in forks if fork not in forked]
+        repeated = [fork for fork in forks if fork in forked]
+        return [*fresh, *repeated][: self.forks]
 
 
 def least_likely(run: Run, masked: Sequence[str]) -> list[tuple[int, float]]:
-    """Own tokens of a run up to the end of its first masked word, with their log-probs; the least likely first."""
+    """Return a run's own tokens up to the end of its first masked word, least likely first.
+
+    Tokens are pairs of index and log-prob.
+    """
     logprobs_T = np.concatenate(run.logprobs)[: unmasked(run, masked)]
     order = np.argsort(logprobs_T, kind="stable")
     return list(zip(order.tolist(), logprobs_T[order].tolist(), strict=True))
 
 
 def unmasked(run: Run, masked: Sequence[str]) -> int:
-    """Tokens of a run up to the end of its first masked word."""
-    ends = [found.end() for word in masked if (found := re.search(re.escape(word), run.text, re.IGNORECASE))]
+    """Return the number of tokens of a run up to the end of its first masked word."""
+    ends = [
+        match.end()
+        for word in masked
+        if (match := re.search(re.escape(word), run.text, re.IGNORECASE))
+    ]
     if not ends:
         return len(run)
     written = len(run) - (run.last.finish is Finish.STOP)  # the end token has no text

@@ -1,6 +1,8 @@
-"""iid: independent samples of one prompt, as GRPO and most others draw them (Shao et al. 2024, arXiv 2402.03300).
+"""iid: independent samples of one prompt.
 
-A tree of depth one: `width` branches from the root, each sampled to its end. The prompt is still shared.
+Paper: Shao et al. 2024, GRPO, arXiv 2402.03300
+
+A tree of depth one: `width` branches from the root, each sampled to its end. They share the prompt.
 """
 
 from dataclasses import dataclass
@@ -24,6 +26,6 @@ class Iid(Growing):
             raise ValueError(f"width must be a whole number of at least 1, got {self.width!r}")
 
     async def grow(self, growth: Growth) -> None:
-        """All branches at once; a leaf at each end."""
+        """Sample all branches at once, with a leaf at each end."""
         for ordinal in range(growth.width(self.width)):
             growth.start(growth.path(Branch(*growth.root, ordinal)))

@@ -1,8 +1,9 @@
-"""Rollouts that fork from each other at any token: what the policies grow that branch from finished paths.
+"""Rollouts, a helper of tree policies (not a method): paths that fork at any token of others.
 
-A rollout's ordinal is its number in the tree, wherever it forks. So no two take the same place, no place depends on which
-rollout ended first, and a resumed tree asks for exactly the rollouts that are missing. Ordinal 0 is that of the first
-rollout, which starts at the prompt, and of what continues a cut segment: they never meet.
+A rollout's ordinal is its number in the tree, wherever it forks. So no two take the same place, no
+place depends on the order in which rollouts end, and a resumed tree requests exactly the missing
+rollouts. Ordinal 0 belongs to the first rollout, which starts at the prompt, and to continuations
+of cut segments: they never meet.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,12 @@ from methods.generate.cuts import Run
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A path that was sampled to its end from `branch`, which lies behind `start` policy tokens."""
+    """Path that was sampled to its end from a branch.
+
+    branch: place of its first token
+    start: policy tokens of the path before the branch
+    run: its segments
+    """
 
     branch: Branch
     start: int
@@ -27,7 +33,10 @@ class Rollout:
         return self.start + len(self.run)
 
     def place(self, position: int) -> Place:
-        """Where the token at a position of the path is sampled again. Its first own token's place is its branch."""
+        """Return the place to sample the token at a position of the path again.
+
+        The place of its first own token is its branch.
+        """
         if position == self.start:
             return self.branch.parent, self.branch.fork
         at = position - self.start
@@ -35,10 +44,14 @@ class Rollout:
             if at <= len(piece):
                 return piece.id, at
             at -= len(piece)
-        raise AssertionError(f"position {position} is not among the tokens {self.start}..{self.stop} of a rollout")
+        raise AssertionError(
+            f"position {position} is not among the tokens {self.start}..{self.stop} of a rollout"
+        )
 
 
-async def roll_out(growth: Growth, number: int, place: Place, start: int, signals: Wanted = NO_SIGNALS) -> Rollout:
-    """A rollout behind `start` policy tokens, when it is sampled to its end."""
+async def roll_out(
+    growth: Growth, number: int, place: Place, start: int, signals: Wanted = NO_SIGNALS
+) -> Rollout:
+    """Sample a rollout behind `start` policy tokens to its end."""
     branch = Branch(*place, number)
     return Rollout(branch, start, await growth.path(branch, start, signals))

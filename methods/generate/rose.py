@@ -1,12 +1,16 @@
-"""rose: branches where the likeliest next tokens mean different things (Zhao et al. 2026, ROSE, arXiv 2601.05053; card 30).
+"""rose: rollouts that branch where the likeliest next tokens differ in meaning.
 
-Rollouts come one after the other. With probability ε one starts at the prompt; else the token with the largest score over
-all tokens of all rollouts before it is sampled again, with what follows, the first one winning a tie. With p over the
-likeliest tokens, not renormalised, H = −Σ p ln p and F = Σ_{i≠j} p_i p_j cos(e_i, e_j), the score is H (entropy), −F
-(cosine) or −F·H (cosine-entropy). So a sure token, which scores 0, beats a choice among synonyms, which scores less.
+Paper: Zhao et al. 2026, ROSE, arXiv 2601.05053
+Formula: branch at arg max −F·H, H = −Σ p ln p, F = Σ_{i≠j} p_i p_j cos(e_i, e_j)
 
-The choice of a rollout needs all before it, and nothing else: a start at the prompt waits for nobody, which changes when
-tokens are sampled, never which. With ε = 1 the requests are those of iid.
+Rollouts come one after the other. With probability ε one starts at the prompt; else the token with
+the largest score over all tokens of all rollouts before it is sampled again, with its continuation;
+the first token wins a tie. p runs over the likeliest tokens, not renormalised. The score is H
+(entropy), −F (cosine) or −F·H (cosine-entropy). So a sure token, which scores 0, beats a choice
+among synonyms, which scores less.
+
+The choice of a rollout needs all before it, and nothing else: a start at the prompt waits for none,
+which changes the time of tokens, never their place. With ε = 1 the requests are those of iid.
 """
 
 from dataclasses import dataclass, field
@@ -53,32 +57,45 @@ class Rose(Growing):
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}")
 
     async def grow(self, growth: Growth) -> None:
-        """Rollouts from the prompt at once; each other one when all before it have ended."""
-        width, wanted, seen = growth.width(self.width), self._wanted(), _Seen(self)
-        free = [n for n in range(width) if not n or growth.rng.uniform("rose.restart", n) < self.epsilon]
+        """Sample rollouts from the prompt at once, and each other one when all before it have
+        ended."""
+        width = growth.width(self.width)
+        wanted = self._wanted()
+        candidates = _Candidates(self)
+        free = [
+            n for n in range(width) if not n or growth.rng.uniform("rose.restart", n) < self.epsilon
+        ]
         begun = {n: growth.start(roll_out(growth, n, growth.root, 0, wanted)) for n in free}
         if len(begun) == width:
             return
         for number in range(width):
             if number not in begun:
-                start = seen.best() or (growth.root, 0)
+                start = candidates.best() or (growth.root, 0)
                 begun[number] = growth.start(roll_out(growth, number, *start, wanted))
-            seen.add(await begun[number])
+            candidates.add(await begun[number])
 
     def _wanted(self) -> Wanted:
         if self.epsilon == 1.0:
             return NO_SIGNALS
-        return Wanted(self.top if self.metric != "cosine" else 0, self.top if self.metric != "entropy" else 0)
+        return Wanted(
+            self.top if self.metric != "cosine" else 0, self.top if self.metric != "entropy" else 0
+        )
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Rollouts so far. best: a heap of each one's first token, in order of score, that may still be chosen."""
+class _Candidates:
+    """Rollouts so far, and their tokens in order of score.
+
+    rollouts: rollouts that have ended
+    ranks: score and number of each one's tokens, the largest first
+    heap: (−score, rollout, own token, its rank) of each one's best remaining token
+    visited: places that were chosen
+    """
 
     policy: Rose
     rollouts: list[Rollout] = field(default_factory=list)
-    ranks: list[list[tuple[float, int]]] = field(default_factory=list)  # of each one's tokens
-    heap: list[tuple[float, int, int, int]] = field(default_factory=list)  # −score, rollout, own token, its rank
+    ranks: list[list[tuple[float, int]]] = field(default_factory=list)
+    heap: list[tuple[float, int, int, int]] = field(default_factory=list)
     visited: set[Place] = field(default_factory=set)
 
     def add(self, rollout: Rollout) -> None:
@@ -87,7 +104,10 @@ class _Seen:
         self._push(len(self.rollouts) - 1, 0)
 
     def best(self) -> tuple[Place, int] | None:
-        """The token to sample again: its place, and how many policy tokens come before; None if none is left."""
+        """Return the place of the token to sample again, and the number of policy tokens before.
+
+        Returns None if no token is left.
+        """
         while self.heap:
             _, index, token, rank = self.heap[0]
             position = self.rollouts[index].start + token
@@ -109,20 +129,21 @@ class _Seen:
 
 
 def ranked(run: Run, metric: str) -> list[tuple[float, int]]:
-    """Score and number of a run's tokens, the largest first."""
+    """Return score and number of a run's tokens, the largest first."""
     scored_T = scores(joined([piece.signals for piece in run.pieces]), metric, len(run))
     order = np.argsort(-scored_T, kind="stable")
     return list(zip(scored_T[order].tolist(), order.tolist(), strict=True))
 
 
 def scores(signals: Signals, metric: str, tokens: int) -> Scores:
-    """Score of each of so many tokens. Raises InvalidInput where the engine gave no signals for them."""
-    given = len(signals.semantic_T) if metric == "cosine" else len(signals.top_ids_T_K)
-    if given != tokens or (metric == "cosine-entropy" and len(signals.semantic_T) != tokens):
+    """Return the score of each token. Raises InvalidInput if the engine gave no signals for
+    them."""
+    count = len(signals.semantic_T) if metric == "cosine" else len(signals.top_ids_T_K)
+    if count != tokens or (metric == "cosine-entropy" and len(signals.semantic_T) != tokens):
         raise InvalidInput(
             f"rose needs the signals of metric {metric!r} for {tokens} tokens, and there are "
-            f"{len(signals.top_ids_T_K)} rows of likeliest tokens and {len(signals.semantic_T)} semantic values; "
-            "use an engine that offers them, or epsilon 1"
+            f"{len(signals.top_ids_T_K)} rows of likeliest tokens and {len(signals.semantic_T)} "
+            "semantic values; use an engine that offers them, or epsilon 1"
         )
     semantic = signals.semantic_T.astype(np.float64)
     if metric == "cosine":

@@ -1,8 +1,11 @@
-"""rounds: independent samples, first a few and then as many as control gives room for (XRPO; card 20, phases).
+"""rounds: independent samples in rounds, as control grants growth budget.
 
-A tree of depth one, as `iid` grows it, whose width is not known when it begins: `start` (n_0) branches from the root, then
-as many in all as `room.max_leaves` says, `most` (n_max) at most. Which prompt gets how many is decided by control, among
-trees that wait with their rewards; the tree is done when its room is final.
+Paper: XRPO, arXiv 2510.06672, phases of its rollout allocation
+
+A tree of depth one, as `iid` grows it, whose width is unknown when it begins: `start` (n_0)
+branches from the root, then as many in all as `room.max_leaves` allows, `most` (n_max) at most.
+Control decides the share of each prompt, among trees that wait with their rewards; the tree is done
+when its budget is final.
 """
 
 from dataclasses import dataclass
@@ -13,12 +16,12 @@ from methods.generate.coroutine_policy import Growing, Growth
 
 @dataclass(frozen=True)
 class Rounds(Growing):
-    """Independent sampling by rooms."""
+    """Independent sampling by growth budget."""
 
     start: int = 4
-    """n_0: leaves before control has said anything; at least 2, since a spread needs two."""
+    """n_0: leaves before control's first decision; at least 2, since a spread needs two."""
     most: int = 64
-    """n_max: leaves at most, whatever the room."""
+    """n_max: leaves at most, whatever the budget."""
 
     needs_room = True
 
@@ -28,11 +31,11 @@ class Rounds(Growing):
 
     @property
     def width(self) -> int:
-        """Branches to expect: how many come later is not known."""
+        """Expected number of branches; later ones are unknown."""
         return self.start
 
     async def grow(self, growth: Growth) -> None:
-        """All branches that there is room for; a leaf at each end."""
+        """Sample all branches within the budget, with a leaf at each end."""
         for ordinal in range(min(self.most, max(self.start, growth.room.max_leaves or 0))):
             growth.start(growth.path(Branch(*growth.root, ordinal)))
         await growth.last_room()

@@ -1,9 +1,13 @@
-"""tree-grpo: a chain, and side branches from nodes drawn at random (Ji et al. 2025, Tree-GRPO, arXiv 2509.21240; baselines).
+"""tree-grpo: a chain, and side branches from random nodes.
 
-A chain from the prompt; then l times, n nodes are drawn uniformly with replacement from the prompt and all nodes that are
-not leaves, and each is continued to a path's end. So there are 1 + l·n leaves. The paper's node is a turn of an agent; here
-it is a run of `node` tokens of a rollout, and a rollout's last run is its leaf. A rollout is sampled in one go: only rounds
-wait for each other. A recipe's `trees` is the paper's m.
+Paper: Ji et al. 2025, Tree-GRPO, arXiv 2509.21240
+Formula: l rounds of n random nodes; 1 + l·n leaves
+Left out: nodes that are turns of an agent; here a node is a run of `node` tokens
+
+A chain from the prompt; then l times, n nodes are drawn uniformly with replacement from the prompt
+and all nodes that are not leaves, and each is continued to a path's end. A rollout's last run is
+its leaf. A rollout is sampled in one go: only rounds wait for each other. A recipe's `trees` is the
+paper's m.
 """
 
 from bisect import bisect_right
@@ -35,9 +39,10 @@ class TreeGRPO(Growing):
         return 1 + self.rounds * self.expansions
 
     async def grow(self, growth: Growth) -> None:
-        """The chain, then round by round."""
+        """Sample the chain, then expand round by round."""
         width = growth.width(self.width)
-        ended, inner = list[Rollout](), [1]  # nodes of the prompt, and of the rollouts up to each, that are no leaves
+        ended: list[Rollout] = []
+        inner = [1]  # nodes that are no leaves: of the prompt, and of the rollouts up to each
         rounds = [
             range(min(1, width)),
             *(range(i, min(i + self.expansions, width)) for i in range(1, width, self.expansions)),
@@ -45,13 +50,19 @@ class TreeGRPO(Growing):
         for numbers in rounds:
             drawn = [growth.rng.below(inner[-1], "tree-grpo.node", number) for number in numbers]
             nodes = [self._node(growth.root, ended, inner, at) for at in drawn]
-            made = [growth.start(roll_out(growth, n, *node)) for n, node in zip(numbers, nodes, strict=True)]
-            for one in made:
-                ended.append(await one)
+            started = [
+                growth.start(roll_out(growth, n, *node))
+                for n, node in zip(numbers, nodes, strict=True)
+            ]
+            for slot in started:
+                ended.append(await slot)
                 inner.append(inner[-1] + (len(ended[-1].run) - 1) // self.node)
 
-    def _node(self, root: Place, ended: list[Rollout], inner: list[int], at: int) -> tuple[Place, int]:
-        """The at-th node: where it ends, and behind how many policy tokens."""
+    def _node(
+        self, root: Place, ended: list[Rollout], inner: list[int], at: int
+    ) -> tuple[Place, int]:
+        """Return the place at the end of the at-th node, and the number of policy tokens before
+        it."""
         if not at:
             return root, 0
         index = bisect_right(inner, at) - 1

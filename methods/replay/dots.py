@@ -1,7 +1,11 @@
-"""Groups drawn from those of informative difficulty: neither all right nor all wrong (DOTS + RR, card 41).
+"""dots: groups of informative difficulty, neither all right nor all wrong.
 
-The published code draws from all of the buffer, although its log says that groups with a reward of all 0 or all 1 are left
-out; they have no gradient, so here they are. The buffer is first in, first out, and has a row's newest group only.
+Paper: Sun et al. 2025, DOTS + RR, arXiv 2506.05316
+Formula: uniform over groups whose rewards differ
+
+The published code draws from all of the buffer, although its log reports that groups with a reward
+of all 0 or all 1 are left out; they have no gradient, so here they are. The buffer is first in,
+first out, and has a row's newest group only.
 """
 
 from collections.abc import Sequence
@@ -15,8 +19,11 @@ from methods.replay.recent import drawn
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """nearest: groups that are drawn from, those whose mean reward is nearest to the middle of what the buffer holds; 0 for
-    all whose rewards differ."""
+    """Groups whose rewards differ.
+
+    nearest: groups that are drawn from, those whose mean reward is nearest to the middle of the
+        buffer's range; 0 for all whose rewards differ
+    """
 
     nearest: int = 0
 
@@ -24,12 +31,16 @@ class Dots:
         whole(self, ["nearest"], 0)
 
     def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
-        """Without repetition."""
+        """Return ids of groups, without repetition."""
         telling = [group for group in groups if len(set(group.rewards)) > 1]
         if self.nearest and telling:
-            ends = [reward for group in telling for reward in (min(group.rewards), max(group.rewards))]
+            ends = [
+                reward for group in telling for reward in (min(group.rewards), max(group.rewards))
+            ]
             middle = (min(ends) + max(ends)) / 2
-            telling = sorted(telling, key=lambda g: (abs(_mean(g) - middle), g.ordinal))[: self.nearest]
+            telling = sorted(telling, key=lambda g: (abs(_mean(g) - middle), g.ordinal))[
+                : self.nearest
+            ]
         return drawn(telling, count, rng)
 
 

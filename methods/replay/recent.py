@@ -1,4 +1,8 @@
-"""Groups drawn uniformly from the buffer of the newest ones, whatever they came to (DOTS + RR, card 41: `random`)."""
+"""recent: groups drawn uniformly from the buffer of the newest ones.
+
+Paper: Sun et al. 2025, DOTS + RR, arXiv 2506.05316: `random`
+Formula: uniform over the buffer
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +13,17 @@ from banyan.plugins import StoredGroup
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Every group of the buffer is as likely as any other."""
+    """All groups of the buffer, equally likely."""
 
     def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
-        """Without repetition."""
+        """Return ids of groups, without repetition."""
         return drawn(groups, count, rng)
 
 
 def drawn(groups: Sequence[StoredGroup], count: int, rng: Draws) -> list[str]:
-    """Ids of at most `count` groups, each as likely as any other. A group's number depends on nothing but the group."""
+    """Return ids of at most `count` groups, equally likely.
+
+    A group's number depends on nothing but the group.
+    """
     number = {group.group_id: rng.uniform("replay", group.group_id.encode()) for group in groups}
     return sorted(number, key=lambda group_id: (number[group_id], group_id))[:count]

@@ -1,4 +1,4 @@
-"""Counter-based draws: keyed, order-free, uniform."""
+"""Counter-based draws: keyed, independent of order, uniform."""
 
 import numpy as np
 

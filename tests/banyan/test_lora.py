@@ -1,4 +1,4 @@
-"""optimise.lora: what it may say, and what engine it goes with."""
+"""optimise.lora: its values, and the engines that it fits."""
 
 import pytest
 
@@ -11,7 +11,12 @@ VLLM = "resources.engine=vllm"
 
 def test_its_defaults_are_every_matrix() -> None:
     lora = parse(MINIMAL, ["optimise.lora={}"]).optimise.lora
-    assert lora is not None and (lora.rank, lora.alpha, lora.dropout, lora.targets) == (16, 32.0, 0.0, "all-linear")
+    assert lora is not None and (lora.rank, lora.alpha, lora.dropout, lora.targets) == (
+        16,
+        32.0,
+        0.0,
+        "all-linear",
+    )
     assert parse(MINIMAL).optimise.lora is None
     lora = parse(MINIMAL, ["optimise.lora={targets: [q_proj, v_proj]}"]).optimise.lora
     assert lora is not None and lora.targets == ["q_proj", "v_proj"]
@@ -21,10 +26,16 @@ def test_its_defaults_are_every_matrix() -> None:
     ("overrides", "message"),
     [
         (["optimise.lora={rank: 0}"], "lora.rank.*at least 1"),
-        (["optimise.lora={dropout: 0.1}"], "dropout 0.1 makes another function of each pass.*set 0"),
+        (
+            ["optimise.lora={dropout: 0.1}"],
+            "dropout 0.1 makes another function of each pass.*set 0",
+        ),
         (["optimise.lora={targets: []}"], "targets"),
         (["optimise.lora={r: 8}"], "unknown key"),
-        ([VLLM, "resources.engine_settings={lora_rank: 8}"], "lora_rank 8 starts vLLM for adapters.*leave lora_rank out"),
+        (
+            [VLLM, "resources.engine_settings={lora_rank: 8}"],
+            "lora_rank 8 starts vLLM for adapters.*leave lora_rank out",
+        ),
         (
             [VLLM, "resources.engine_settings={lora_rank: 8}", "optimise.lora={rank: 16}"],
             "optimise.lora.rank 16 is above resources.engine_settings.lora_rank 8",

@@ -1,4 +1,4 @@
-"""Settings of losses: refused where a recipe is read, by all who read one, without torch."""
+"""Settings of losses: refused wherever a recipe is read, without torch."""
 
 import subprocess
 import sys
@@ -23,11 +23,20 @@ def test_a_recipe_may_name_every_loss() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss_settings={clip: 0.2}"], "loss 'ppo-clip': it has no setting 'clip'; it has clip_high"),
+        (
+            ["loss_settings={clip: 0.2}"],
+            "loss 'ppo-clip': it has no setting 'clip'; it has clip_high",
+        ),
         (["loss_settings={clip_low: 2.0}"], r"clip_low 2.0 must lie in \[0, 1\]"),
         (["loss_settings={kl: {coef: -1.0}}"], "kl.coef -1.0 must be above 0"),
-        (["loss=otr", "loss_settings={kappa: x}"], "loss 'otr': kappa must be a finite number, got 'x'"),
-        (["loss=gspo", "loss_settings={mode: token-mean}"], "loss 'gspo': it is the mean over paths"),
+        (
+            ["loss=otr", "loss_settings={kappa: x}"],
+            "loss 'otr': kappa must be a finite number, got 'x'",
+        ),
+        (
+            ["loss=gspo", "loss_settings={mode: token-mean}"],
+            "loss 'gspo': it is the mean over paths",
+        ),
         (["loss=dpo", "loss_settings={entropy: 0.1}"], "loss 'dpo': it has no setting 'entropy'"),
     ],
 )
@@ -37,5 +46,8 @@ def test_a_recipe_with_other_settings_is_refused(overrides: list[str], message: 
 
 
 def test_no_torch_is_needed() -> None:
-    text = f"import sys; from banyan.recipe_loader.load import parse; parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
+    text = (
+        "import sys; from banyan.recipe_loader.load import parse; "
+        f"parse({MINIMAL!r}); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -28,20 +28,29 @@ def test_its_tree_policy_grows_trees(examples: None) -> None:
             "name": "page",
             "model": "none",
             "task": {"name": "arithmetic"},
-            "generate": {"policy": "page_policy:Samples", "settings": {"width": 8}, "max_new_tokens": 6},
+            "generate": {
+                "policy": "page_policy:Samples",
+                "settings": {"width": 8},
+                "max_new_tokens": 6,
+            },
             "resources": {"engine": "scripted"},
         }
     )
-    found = simulate(recipe)
-    assert (found["leaves"], found["sampled_tokens"], found["saved"]) == (8, 48, 0.0)
+    result = simulate(recipe)
+    assert (result["leaves"], result["sampled_tokens"], result["saved"]) == (8, 48, 0.0)
 
 
 def test_its_estimator_gives_advantages(examples: None) -> None:
-    trees = [SimpleNamespace(rewards_L=np.array([1.0, 0.0, np.nan])), SimpleNamespace(rewards_L=np.array([1.0, 0.0]))]
-    found = registry.build("optimise", "page_estimator:Centred", {}).estimate(SimpleNamespace(trees=trees))
-    assert [x.tolist()[:2] for x in found.leaf_G_L] == [[0.5, -0.5], [0.5, -0.5]]
+    trees = [
+        SimpleNamespace(rewards_L=np.array([1.0, 0.0, np.nan])),
+        SimpleNamespace(rewards_L=np.array([1.0, 0.0])),
+    ]
+    result = registry.build("optimise", "page_estimator:Centred", {}).estimate(
+        SimpleNamespace(trees=trees)
+    )
+    assert [x.tolist()[:2] for x in result.leaf_G_L] == [[0.5, -0.5], [0.5, -0.5]]
 
 
 def test_every_estimator_is_named() -> None:
-    said = PAGE.read_text()
-    assert [name for name in registry.names("optimise") if f"| `{name}` |" not in said] == []
+    output = PAGE.read_text()
+    assert [name for name in registry.names("optimise") if f"| `{name}` |" not in output] == []

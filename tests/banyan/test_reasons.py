@@ -1,4 +1,4 @@
-"""Reasons have one list: a program that acts on one names it from there."""
+"""Reasons have one list, and programs that act on one name it from there."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of a recipe's keys is what the parts say of themselves."""
+"""The page of a recipe's keys is written from the definitions of its parts."""
 
 from pathlib import Path
 
@@ -12,10 +12,13 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_key_has_a_meaning() -> None:
-    found = {key.key: key for key in reference.listed()}
-    assert not [key.key for key in found.values() if not key.meaning or not key.takes]
-    assert found["generate.temperature"].takes == "number, ≥ 0.0, ≤ 10.0" and found["generate.temperature"].default == "1.0"
-    assert found["model"].default == "must be said"
-    assert found["optimise.lora.targets"].takes == "list of text or all-linear"
-    assert found["filter.0.name"].takes == "text"
-    assert found["resources.refresh"].takes == "cut, drain"
+    result = {key.key: key for key in reference.listed()}
+    assert not [key.key for key in result.values() if not key.meaning or not key.takes]
+    assert (
+        result["generate.temperature"].takes == "number, ≥ 0.0, ≤ 10.0"
+        and result["generate.temperature"].default == "1.0"
+    )
+    assert result["model"].default == "required"
+    assert result["optimise.lora.targets"].takes == "list of text or all-linear"
+    assert result["filter.0.name"].takes == "text"
+    assert result["resources.refresh"].takes == "cut, drain"

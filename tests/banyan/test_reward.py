@@ -1,4 +1,4 @@
-"""Which places lie inside paths: by the tokens from the root to them, whatever segments they are named by."""
+"""Places inside paths, by the tokens from the root to them, whatever segments name them."""
 
 import numpy as np
 from hypothesis import given
@@ -17,38 +17,46 @@ def above(tree: Tree) -> dict[bytes, tuple[bytes, int]]:
 
 
 def tokens(tree: Tree, place: Leaf) -> Tokens:
-    """The tokens of a path, each by its segment and its place there."""
-    held = above(tree)
-    found: list[tuple[bytes, int]] = []
+    """Return the tokens of a path, each by its segment and its index there."""
+    kept = above(tree)
+    result: list[tuple[bytes, int]] = []
     segment, end = place.segment, place.end
     while segment:
-        found = [*((segment, at) for at in range(end)), *found]
-        segment, end = held[segment]
-    return tuple(found)
+        result = [*((segment, at) for at in range(end)), *result]
+        segment, end = kept[segment]
+    return tuple(result)
 
 
 def places(tree: Tree) -> st.SearchStrategy[list[Leaf]]:
-    """Places anywhere, also before the first token of a segment."""
-    one = st.builds(lambda segment, end: Leaf(segment.id, end), st.sampled_from(list(tree)), st.integers(0, 4))
-    return st.lists(one, unique=True, max_size=8)
+    """Draw places anywhere, also before the first token of a segment."""
+    item = st.builds(
+        lambda segment, end: Leaf(segment.id, end), st.sampled_from(list(tree)), st.integers(0, 4)
+    )
+    return st.lists(item, unique=True, max_size=8)
 
 
 @given(grown(), st.data())
-def test_a_place_is_inside_where_its_tokens_begin_a_path_and_end_none(one: Grown, data: st.DataObject) -> None:
+def test_a_place_is_inside_where_its_tokens_begin_a_path_and_end_none(
+    one: Grown, data: st.DataObject
+) -> None:
     asked = data.draw(places(one.tree))
     ends = {tokens(one.tree, leaf) for leaf in one.leaves}
     expected = {
         place
         for place in asked
-        if (path := tokens(one.tree, place)) and path not in ends and any(end[: len(path)] == path for end in ends)
+        if (path := tokens(one.tree, place))
+        and path not in ends
+        and any(end[: len(path)] == path for end in ends)
     }
-    found = reward.inner(asked, one.leaves, above(one.tree))
-    assert set(found) == expected
-    for place, at in found.items():
+    result = reward.inner(asked, one.leaves, above(one.tree))
+    assert set(result) == expected
+    for place, at in result.items():
         assert at.end > 0 and tokens(one.tree, at) == tokens(one.tree, place)
         for leaf in one.leaves:
             path = tokens(one.tree, leaf)
-            assert reward.passing([at], leaf, above(one.tree)) == (path[: len(tokens(one.tree, at))] == tokens(one.tree, at))
+            assert reward.passing([at], leaf, above(one.tree)) == (
+                path[: len(tokens(one.tree, at))] == tokens(one.tree, at)
+            )
 
 
 @given(grown(), st.data())
@@ -57,7 +65,9 @@ def test_places_have_one_name_if_their_tokens_are_the_same(one: Grown, data: st.
     names = {place: reward.settled(place, above(one.tree)) for place in asked}
     for place in asked:
         for other in asked:
-            assert (names[place] == names[other]) == (tokens(one.tree, place) == tokens(one.tree, other))
+            assert (names[place] == names[other]) == (
+                tokens(one.tree, place) == tokens(one.tree, other)
+            )
 
 
 def test_the_name_of_a_place_before_first_tokens_is_the_last_token_above_them() -> None:

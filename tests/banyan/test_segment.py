@@ -1,4 +1,4 @@
-"""Identity: the golden vectors of docs/segment-encoding.md, and what may and may not change an id."""
+"""Identity: the golden vectors of docs/segment-encoding.md, and changes that alter an id or not."""
 
 import json
 import re
@@ -25,7 +25,9 @@ def vectors() -> list[dict]:
 
 def segment_of(fields: dict) -> Segment:
     bias = tuple((token, added) for token, added in fields["sampling"].get("bias", ()))
-    sampling = Sampling(**{**fields["sampling"], "stop": tuple(fields["sampling"]["stop"]), "bias": bias})
+    sampling = Sampling(
+        **{**fields["sampling"], "stop": tuple(fields["sampling"]["stop"]), "bias": bias}
+    )
     return Segment(
         tree_id=bytes.fromhex(fields["tree_id"]),
         parent=bytes.fromhex(fields["parent"]),
@@ -43,9 +45,9 @@ def segment_of(fields: dict) -> Segment:
 
 
 def test_golden_vectors() -> None:
-    found = vectors()
-    assert len(found) == 4
-    for vector in found:
+    result = vectors()
+    assert len(result) == 4
+    for vector in result:
         segment = segment_of(vector["segment"])
         assert segment.encode().hex() == vector["encoding"]
         assert segment.id.hex() == vector["id"]
@@ -53,7 +55,10 @@ def test_golden_vectors() -> None:
 
 def test_a_logit_bias_is_part_of_the_identity_and_none_changes_nothing() -> None:
     plain = policy_segment()
-    ids = {policy_segment(sampling=Sampling(bias=bias)).id for bias in ((), ((3, 1.0),), ((3, -1.0),), ((4, 1.0),))}
+    ids = {
+        policy_segment(sampling=Sampling(bias=bias)).id
+        for bias in ((), ((3, 1.0),), ((3, -1.0),), ((4, 1.0),))
+    }
     assert len(ids) == 4 and plain.id == policy_segment(sampling=Sampling(bias=())).id in ids
     biased = policy_segment(sampling=Sampling(bias=((3, 1.0), (7, -100.0))))
     back = segment_from_wire(segment_to_wire(biased))
@@ -86,7 +91,16 @@ def test_tree_and_row_digests_are_frozen() -> None:
 
 
 def policy_segment(**changes) -> Segment:
-    base = Segment(b"t" * 32, b"p" * 32, 3, 0, Kind.POLICY, np.array([1, 2]), np.array([-0.5, -1.0]), policy=b"d" * 32)
+    base = Segment(
+        b"t" * 32,
+        b"p" * 32,
+        3,
+        0,
+        Kind.POLICY,
+        np.array([1, 2]),
+        np.array([-0.5, -1.0]),
+        policy=b"d" * 32,
+    )
     return replace(base, **changes)
 
 
@@ -114,14 +128,23 @@ def test_every_hashed_field_changes_the_id(changes: dict) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"producer": "n"}, {"text": "x"}, {"cached_tokens": 9}, {"entropies_T": np.array([0.1, 0.2])}, {"policy_step": 4}],
+    [
+        {"producer": "n"},
+        {"text": "x"},
+        {"cached_tokens": 9},
+        {"entropies_T": np.array([0.1, 0.2])},
+        {"policy_step": 4},
+    ],
 )
 def test_no_other_field_does(changes: dict) -> None:
     assert policy_segment(**changes).id == policy_segment().id
 
 
 def test_minus_zero_is_zero_and_other_non_numbers_are_refused() -> None:
-    assert policy_segment(logprobs_T=np.array([-0.0, -1.0])).id == policy_segment(logprobs_T=np.array([0.0, -1.0])).id
+    assert (
+        policy_segment(logprobs_T=np.array([-0.0, -1.0])).id
+        == policy_segment(logprobs_T=np.array([0.0, -1.0])).id
+    )
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(InvalidInput, match="finite"):
             policy_segment(logprobs_T=np.array([bad, -1.0]))
@@ -139,7 +162,9 @@ tokens = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 def test_the_wire_keeps_a_segment(ids: list[int], data: st.DataObject) -> None:
     floats = st.floats(-50, 0, width=32)
     logprobs = data.draw(st.lists(floats, min_size=len(ids), max_size=len(ids)))
-    segment = policy_segment(tokens_T=np.array(ids, np.int32), logprobs_T=np.array(logprobs, np.float32), text="é")
+    segment = policy_segment(
+        tokens_T=np.array(ids, np.int32), logprobs_T=np.array(logprobs, np.float32), text="é"
+    )
     back = segment_from_wire(segment_to_wire(segment))
     assert back.id == segment.id and back.text == "é" and back.tokens_T.tolist() == ids
 

@@ -31,18 +31,20 @@ SHAPES = (st.integers(0, 6), st.integers(0, 5), st.booleans(), st.integers(0, 99
 def test_signals_survive_the_wire_and_come_apart_and_together(
     tokens: int, top: int, semantic: bool, seed: int, head: bool
 ) -> None:
-    one = signals(tokens, top, semantic, seed, head)
-    message = segments.signals_to_wire(one)
-    assert same(segments.signals_from_wire(message or tree_pb2.TokenSignals()), one) or not one
-    if one and tokens >= 2:
-        assert same(joined([one[:1], one[1:2], one[2:]]), one) or tokens == 2
-        assert len(one[1:2].top_ids_T_K) == min(top, 1)
+    item = signals(tokens, top, semantic, seed, head)
+    message = segments.signals_to_wire(item)
+    assert same(segments.signals_from_wire(message or tree_pb2.TokenSignals()), item) or not item
+    if item and tokens >= 2:
+        assert same(joined([item[:1], item[1:2], item[2:]]), item) or tokens == 2
+        assert len(item[1:2].top_ids_T_K) == min(top, 1)
 
 
 def test_values_are_halves_from_the_start() -> None:
-    one = Signals(np.zeros((1, 1)), np.array([[-0.1]]), np.array([0.3]))
-    assert one.semantic_T[0] == np.float32(np.float16(0.3)) and one.top_logprobs_T_K[0, 0] == np.float32(np.float16(-0.1))
-    assert not one.semantic_T.flags.writeable
+    item = Signals(np.zeros((1, 1)), np.array([[-0.1]]), np.array([0.3]))
+    assert item.semantic_T[0] == np.float32(np.float16(0.3)) and item.top_logprobs_T_K[
+        0, 0
+    ] == np.float32(np.float16(-0.1))
+    assert not item.semantic_T.flags.writeable
     assert Signals(head_T=np.array([1 / 3])).head_T[0] == np.float32(np.float16(1 / 3))
 
 
@@ -77,8 +79,19 @@ def test_unusable_messages_are_refused(message: tree_pb2.TokenSignals) -> None:
 
 def test_a_segment_has_a_signal_for_each_token_or_none() -> None:
     with pytest.raises(InvalidInput, match="2 tokens has 3 likeliest"):
-        Segment(b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=signals(3, 1, False))
+        Segment(
+            b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=signals(3, 1, False)
+        )
     with pytest.raises(InvalidInput, match="2 tokens has 1 scores of a head"):
-        Segment(b"t", b"", 0, 0, Kind.POLICY, np.zeros(2), np.zeros(2), signals=Signals(head_T=np.zeros(1)))
+        Segment(
+            b"t",
+            b"",
+            0,
+            0,
+            Kind.POLICY,
+            np.zeros(2),
+            np.zeros(2),
+            signals=Signals(head_T=np.zeros(1)),
+        )
     with pytest.raises(InvalidInput, match="likeliest tokens and their log-probs"):
         Signals(np.zeros((2, 2)), np.zeros((2, 1)))

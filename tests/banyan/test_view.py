@@ -23,7 +23,9 @@ def prompt(tree: Tree, tokens: list[int]) -> Segment:
 
 def grow(tree: Tree, parent: Segment, fork: int, ordinal: int, tokens: list[int]) -> Segment:
     logprobs = -0.1 * np.arange(1, len(tokens) + 1, dtype=np.float32)
-    segment = Segment(ID, parent.id, fork, ordinal, Kind.POLICY, np.array(tokens, np.int32), logprobs)
+    segment = Segment(
+        ID, parent.id, fork, ordinal, Kind.POLICY, np.array(tokens, np.int32), logprobs
+    )
     tree.add(segment)
     return segment
 
@@ -68,7 +70,9 @@ def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
         parent = draw(st.sampled_from(segments))
         fork = draw(st.integers(0 if parent.parent else 1, len(parent)))
         length = draw(st.integers(1, 4))
-        segments.append(grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)]))
+        segments.append(
+            grow(tree, parent, fork, number, [100 * (number + 1) + i for i in range(length)])
+        )
     ends = {Leaf(s.id, draw(st.integers(1, len(s)))) for s in segments[1:]}
     leaves = sorted(ends, key=lambda leaf: (leaf.segment, leaf.end))
     rewards = {leaf: draw(st.one_of(st.none(), st.floats(-1, 1))) for leaf in leaves}
@@ -80,23 +84,25 @@ def grown(draw: st.DrawFn) -> tuple[Tree, list[Leaf], dict[Leaf, float | None]]:
 def test_nodes_come_as_segments_do_but_that_later_forks_come_first(
     made: tuple[Tree, list[Leaf], dict[Leaf, float | None]],
 ) -> None:
-    """The order of nodes from that of segments: forks of one segment the other way round, and nothing else."""
+    """The two orders differ in the forks of one segment, and nowhere else."""
     tree, leaves, rewards = made
     view, paths = TreeView(tree, leaves, rewards), order.paths(tree)
     place = {s.id: [(-fork, ordinal) for fork, ordinal in paths[s.id]] for s in tree}
     assert view.nodes == sorted(view.nodes, key=lambda node: (place[node.segment.id], node.start))
     for node in view.nodes:
         below = [n.index for n in view.nodes[node.index :] if node.index in above(view, n.index)]
-        assert below == list(range(node.index, node.index + len(below))), "all below a node is one run"
+        assert below == list(range(node.index, node.index + len(below))), (
+            "all below a node is one run"
+        )
 
 
 def above(view: TreeView, node: int) -> list[int]:
-    """A node and those over it."""
+    """Return a node and those above it."""
     return [node, *above(view, view.nodes[node].parent)] if node >= 0 else []
 
 
 def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it() -> None:
-    """Attention takes the run behind a node for what sees it (services/learner/packing/unroll.py)."""
+    """Attention relies on the run of nodes below a node (services/learner/packing/unroll.py)."""
     tree = Tree(ID)
     root = prompt(tree, [1, 2])
     a = grow(tree, root, 2, 0, [3, 4])
@@ -108,7 +114,7 @@ def test_what_forks_before_a_segments_first_token_is_not_among_what_is_below_it(
 
 
 def test_no_order_of_nodes_is_that_of_places() -> None:
-    """Why there are two: (a, 4) is before what forks at (a, 2), that before what forks at (a, 4), which is below (a, 4)."""
+    """(a, 4) is before forks at (a, 2), these before forks at (a, 4), which are below (a, 4)."""
     tree = Tree(ID)
     root = prompt(tree, [1])
     a = grow(tree, root, 1, 0, [2, 3, 4, 5])
@@ -117,12 +123,16 @@ def test_no_order_of_nodes_is_that_of_places() -> None:
     paths = order.paths(tree)
     assert sorted(leaves, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)) == leaves
     view = TreeView(tree, leaves, {})
-    assert view.leaf_node_L[0] < view.leaf_node_L[2] < view.leaf_node_L[1] and view.path(2)[:-1] == view.path(0)
+    assert view.leaf_node_L[0] < view.leaf_node_L[2] < view.leaf_node_L[1] and view.path(2)[
+        :-1
+    ] == view.path(0)
 
 
 @settings(max_examples=200, deadline=None)
 @given(grown())
-def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf, float | None]]) -> None:
+def test_a_random_tree_equals_its_paths(
+    made: tuple[Tree, list[Leaf], dict[Leaf, float | None]],
+) -> None:
     tree, leaves, rewards = made
     view = TreeView(tree, leaves, rewards)
     for index, leaf in enumerate(leaves):
@@ -134,7 +144,9 @@ def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf,
         below = [i for i in view.scored_L if node.index in view.path(i)]
         assert node.paths == len(below)
         assert node.reward_sum == pytest.approx(sum(view.rewards_L[i] for i in below))
-        assert all(view.nodes[child].parent == node.index and child > node.index for child in node.children)
+        assert all(
+            view.nodes[child].parent == node.index and child > node.index for child in node.children
+        )
     used = {(n.segment.id, t) for n in view.nodes for t in range(n.start, n.stop)}
     assert len(used) == view.unique_tokens  # no token is in two nodes
 
@@ -161,7 +173,10 @@ def test_a_node_ends_where_a_place_has_a_reward_of_its_own_unless_no_leaf_is_bey
 
 @st.composite
 def bushy(draw: st.DrawFn) -> tuple[Tree, list[Leaf]]:
-    """Also empty segments, such as nobody uses, and forks before a first token. No two leaves end at one token."""
+    """Draw trees also with empty segments and forks before a first token.
+
+    No two leaves end at one token.
+    """
     tree, ends, leaves = Tree(ID), set[tuple[int, ...]](), list[Leaf]()
     segments = [prompt(tree, [1, 2])]
     for number in range(1, draw(st.integers(1, 8))):
@@ -181,21 +196,25 @@ def bushy(draw: st.DrawFn) -> tuple[Tree, list[Leaf]]:
 @settings(max_examples=300, deadline=None)
 @given(bushy())
 def test_a_token_sees_its_path_and_nothing_else(made: tuple[Tree, list[Leaf]]) -> None:
-    """As attention does: what comes before it, of the nodes in whose run it is."""
+    """A token sees the tokens before it in the nodes whose run it belongs to, as in attention."""
     tree, leaves = made
     view = TreeView(tree, leaves, {})
-    last = [max(n.index for n in view.nodes if node.index in above(view, n.index)) for node in view.nodes]
-    seen: dict[int, list[int]] = {}
+    last = [
+        max(n.index for n in view.nodes if node.index in above(view, n.index))
+        for node in view.nodes
+    ]
+    observed: dict[int, list[int]] = {}
     for node in view.nodes:
         before = [n for n in view.nodes[: node.index] if last[n.index] >= node.index]
         tokens = [token for n in before for token in n.tokens_T.tolist()]
         for token in node.tokens_T.tolist():
-            assert token not in seen, "a token is in one node"
-            seen[token] = tokens = [*tokens, token]
+            assert token not in observed, "a token is in one node"
+            observed[token] = tokens = [*tokens, token]
         assert node.depth == len(before) and node.prefix_len == len(tokens) - len(node)
     used = set[int]()
     for leaf in leaves:
         path = tree.prefix_tokens(leaf.segment, leaf.end).tolist()
-        assert all(seen[token] == path[: place + 1] for place, token in enumerate(path))
+        assert all(observed[token] == path[: place + 1] for place, token in enumerate(path))
         used |= set(path)
-    assert seen.keys() == used | {token for token in seen if token in (1, 2)}  # the root is there whole where nobody ends
+    # The root is a whole node even without an end in it.
+    assert observed.keys() == used | {token for token in observed if token in (1, 2)}

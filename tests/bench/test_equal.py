@@ -1,4 +1,4 @@
-"""Accuracy at equal sampled tokens, read from runs; and what the table says of a difference."""
+"""Accuracy at equal sampled tokens, read from runs, and the table's differences."""
 
 import sqlite3
 from pathlib import Path
@@ -32,10 +32,16 @@ def test_the_first_good_policy_is_found_by_number() -> None:
 
 
 def cell(end: float) -> dict[str, Any]:
-    return {"tokens": [0, 4000, 9000], "accuracy": {"0": 0.1, "1": 0.1, "2": end}, "leaves": [64.0, 64.0]}
+    return {
+        "tokens": [0, 4000, 9000],
+        "accuracy": {"0": 0.1, "1": 0.1, "2": end},
+        "leaves": [64.0, 64.0],
+    }
 
 
-def test_the_table_says_wins_losses_and_what_nobody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_says_wins_losses_and_what_nobody_can_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(equal, "TOKENS", 8000)
     ends = {
         "quickstart": (0.50, 0.55, 0.60),
@@ -43,13 +49,17 @@ def test_the_table_says_wins_losses_and_what_nobody_can_tell(monkeypatch: pytest
         "echo": (0.1, 0.12, 0.11),
         "rose": (0.4, 0.6, 0.6),
     }
-    cells = {f"{name}/{seed}/8000": cell(end) for name, each in ends.items() for seed, end in enumerate(each)}
-    said = {what: bar for what, _, _, bar in equal.table(cells).rows}
-    assert said["8000 tokens: treepo"].endswith("WINS")
-    assert said["8000 tokens: echo"].endswith("LOSES")
-    assert said["8000 tokens: rose"].endswith("within the spread")
-    assert "against" not in said["8000 tokens: quickstart"]
-    assert "8000 tokens: latr" not in said
+    cells = {
+        f"{name}/{seed}/8000": cell(end)
+        for name, each in ends.items()
+        for seed, end in enumerate(each)
+    }
+    output = {what: bar for what, _, _, bar in equal.table(cells).rows}
+    assert output["8000 tokens: treepo"].endswith("WINS")
+    assert output["8000 tokens: echo"].endswith("LOSES")
+    assert output["8000 tokens: rose"].endswith("within the spread")
+    assert "against" not in output["8000 tokens: quickstart"]
+    assert "8000 tokens: latr" not in output
 
 
 def test_a_cell_that_ended_too_early_is_no_figure() -> None:
@@ -63,19 +73,34 @@ def test_every_recipe_of_the_table_is_there() -> None:
 
 
 def store(path: Path) -> Path:
-    """Two steps of a run whose policy 1 was measured for two seconds before the second step began."""
-    published = [events_pb2.PolicyPublished(metrics={"reward": r}).SerializeToString() for r in (0.0, 0.25, 0.5)]
+    """Make two steps of a run whose policy 1 was measured for two seconds before the second
+    step."""
+    published = [
+        events_pb2.PolicyPublished(metrics={"reward": r}).SerializeToString()
+        for r in (0.0, 0.25, 0.5)
+    ]
     with sqlite3.connect(path) as db:
         db.execute("create table policies (run_id, step, stored_ms, published, abandoned)")
         db.execute("create table trees (run_id, tree_id, label, purpose, closed_ms)")
         db.execute("create table segments (tree_id, kind, length, stored_ms)")
-        db.execute("create table tallies (run_id, label, reward_sum, scored, groups, closed, dropped)")
+        db.execute(
+            "create table tallies (run_id, label, reward_sum, scored, groups, closed, dropped)"
+        )
         for step, at in enumerate((1_000, 6_000, 12_000)):
             db.execute("insert into policies values ('r', ?, ?, ?, 0)", (step, at, published[step]))
-        trees = [("e0", "before-greedy", 2, 2_000), ("e1", "step-1-greedy", 2, 8_000), ("e2", "after-greedy", 2, 0)]
+        trees = [
+            ("e0", "before-greedy", 2, 2_000),
+            ("e1", "step-1-greedy", 2, 8_000),
+            ("e2", "after-greedy", 2, 0),
+        ]
         for tree, label, purpose, closed in [*trees, ("a", "", 1, 5_000), ("b", "", 1, 11_000)]:
             db.execute("insert into trees values ('r', ?, ?, ?, ?)", (tree, label, purpose, closed))
-        for tree, kind, length, at in (("a", 1, 40, 3_000), ("a", 2, 8, 4_000), ("b", 2, 6, 9_000), ("e1", 2, 99, 7_000)):
+        for tree, kind, length, at in (
+            ("a", 1, 40, 3_000),
+            ("a", 2, 8, 4_000),
+            ("b", 2, 6, 9_000),
+            ("e1", 2, 99, 7_000),
+        ):
             db.execute("insert into segments values (?, ?, ?, ?)", (tree, kind, length, at))
         for label, right in (("before-greedy", 0.0), ("step-1-greedy", 3.0), ("after-greedy", 4.0)):
             db.execute("insert into tallies values ('r', ?, ?, 4, 4, 4, 0)", (label, right))
@@ -83,9 +108,9 @@ def store(path: Path) -> Path:
 
 
 def test_a_curve_takes_evaluations_off_the_steps(tmp_path: Path) -> None:
-    found = curve.read(store(tmp_path / "store.sqlite"), "r")
-    assert found.seconds == [4.0, 4.0]  # 6 − 2, after the first evaluation; 12 − 8
-    assert found.tokens == [0, 8, 14]
-    assert found.accuracy == {0: 0.0, 1: 0.75}  # a tree of the last evaluation is not closed yet
-    assert [m["reward"] for m in found.metrics] == [0.25, 0.5]
-    assert found.measured_tokens == 8
+    result = curve.read(store(tmp_path / "store.sqlite"), "r")
+    assert result.seconds == [4.0, 4.0]  # 6 − 2, after the first evaluation; 12 − 8
+    assert result.tokens == [0, 8, 14]
+    assert result.accuracy == {0: 0.0, 1: 0.75}  # a tree of the last evaluation is not closed yet
+    assert [m["reward"] for m in result.metrics] == [0.25, 0.5]
+    assert result.measured_tokens == 8

@@ -1,4 +1,4 @@
-"""Raw cells: written at once with commit and date, measured once, and never mixed with those of other settings."""
+"""Raw cells: written at once, measured once, and never mixed with those of other settings."""
 
 import json
 import subprocess
@@ -17,7 +17,9 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "commit_of", lambda *folders: "abc")
 
 
-def test_a_cell_says_of_what_commit_and_when_it_is_and_is_measured_once(tmp_path: Path, committed: None) -> None:
+def test_a_cell_says_of_what_commit_and_when_it_is_and_is_measured_once(
+    tmp_path: Path, committed: None
+) -> None:
     calls: list[int] = []
 
     def measure() -> dict[str, Any]:
@@ -25,9 +27,9 @@ def test_a_cell_says_of_what_commit_and_when_it_is_and_is_measured_once(tmp_path
         return {"seconds": [1.0], "accuracy": {2: 0.5}}
 
     first = Kept(tmp_path / "trl").get("sweep/bfloat16/8", {"steps": 3}, measure)
-    again = Kept(tmp_path / "trl").get("sweep/bfloat16/8", {"steps": 3}, measure)
+    repeated = Kept(tmp_path / "trl").get("sweep/bfloat16/8", {"steps": 3}, measure)
     raw = json.loads((tmp_path / "trl" / "sweep-bfloat16-8.json").read_text())
-    assert first == again == raw and calls == [1]
+    assert first == repeated == raw and calls == [1]
     assert (raw["cell"], raw["commit"], raw["asked"], raw["accuracy"]) == (
         "sweep/bfloat16/8",
         "abc",
@@ -40,17 +42,20 @@ def test_a_cell_says_of_what_commit_and_when_it_is_and_is_measured_once(tmp_path
 def test_what_was_measured_otherwise_is_refused(tmp_path: Path, committed: None) -> None:
     Kept(tmp_path).get("a", {"steps": 3}, lambda: {"x": 1})
     with pytest.raises(
-        RuntimeError, match=r"a.json was measured with \{'steps': 3\}, now \{'steps': 11\} is asked; remove it"
+        RuntimeError,
+        match=r"a.json was measured with \{'steps': 3\}, now \{'steps': 11\} is asked; remove it",
     ):
         Kept(tmp_path).get("a", {"steps": 11}, lambda: {"x": 2})
 
 
-def test_cells_are_chosen_by_their_beginnings_and_held_ones_are_always_there(tmp_path: Path, committed: None) -> None:
+def test_cells_are_chosen_by_their_beginnings_and_held_ones_are_always_there(
+    tmp_path: Path, committed: None
+) -> None:
     assert Kept(tmp_path, ["b"]).get("a/1", {}, lambda: {"x": 1}) is None
     assert not list(tmp_path.iterdir())
     Kept(tmp_path, ["a"]).get("a/1", {}, lambda: {"x": 1})
-    held = Kept(tmp_path, ["b"]).get("a/1", {}, lambda: {"x": 2})
-    assert held is not None and held["x"] == 1
+    stored = Kept(tmp_path, ["b"]).get("a/1", {}, lambda: {"x": 2})
+    assert stored is not None and stored["x"] == 1
 
 
 def test_a_measurement_that_fails_leaves_nothing(tmp_path: Path, committed: None) -> None:
@@ -62,10 +67,12 @@ def test_a_measurement_that_fails_leaves_nothing(tmp_path: Path, committed: None
     assert not list(tmp_path.iterdir())
 
 
-def test_the_commit_says_whether_other_files_were_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_says_whether_other_files_were_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> None:
-        who = ["-c", "user.name=t", "-c", "user.email=t@t"]
-        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        side = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        subprocess.run(["git", *side, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
     monkeypatch.setattr(kept, "__file__", str(tmp_path / "harness" / "kept.py"))
     cells, tables = tmp_path / "kept", tmp_path / "results"

@@ -1,4 +1,4 @@
-"""What `bench packing` times: the same gradients both ways, and a bound that can be reckoned by hand."""
+"""`bench packing` times equal gradients both ways, beside a bound that hand arithmetic confirms."""
 
 import os
 from typing import Any
@@ -18,7 +18,12 @@ from services.learner.model.load import prepare
 def small() -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     make: Any = LlamaForCausalLM
     return prepare(make(LlamaConfig(vocab_size=VOCABULARY, **sizes)).double())
 
@@ -26,18 +31,21 @@ def small() -> Any:
 @pytest.mark.parametrize("shape", [Shape(9, 3, 4), Shape(5, 2, 3, depth=3)])
 def test_both_ways_have_the_same_gradients(small: Any, shape: Shape) -> None:
     rivals = Rivals(small, shape)
-    found = []
+    result = []
     for way in (rivals.packed, lambda: rivals.flattened(2)):
         rivals.forget()
         way()
-        found.append([p.grad.clone() for p in small.parameters() if p.grad is not None])
-    assert len(found[0]) == len(list(small.parameters()))
-    assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-6  # norms are in float32
-    assert max(float(a.abs().max()) for a in found[0]) > 1e-3
+        result.append([p.grad.clone() for p in small.parameters() if p.grad is not None])
+    assert len(result[0]) == len(list(small.parameters()))
+    assert (
+        max(float((a - b).abs().max()) for a, b in zip(*result, strict=True)) < 1e-6
+    )  # norms are in float32
+    assert max(float(a.abs().max()) for a in result[0]) > 1e-3
 
 
 def test_the_bound_of_a_small_tree(small: Any) -> None:
-    """2 x 2 x 1: 4 unique tokens for 6, one place that predicts for two, pairs 3 + 2 · 1 + 2 · 2 = 9 for 2 · 6."""
+    """2 x 2 x 1: 4 unique tokens for 6, one place that predicts two, pairs 3 + 2·1 + 2·2 = 9 for
+    2·6."""
     body = 4 * 16 * 16 + 3 * 16 * 24
     head = VOCABULARY * 16
 
@@ -48,8 +56,15 @@ def test_the_bound_of_a_small_tree(small: Any) -> None:
 
 
 def test_shapes() -> None:
-    assert (Shape(512, 16, 64).unique, Shape(512, 16, 64).length, Shape(512, 16, 64).leaves) == (1536, 576, 16)
-    assert (Shape(64, 2, 32, depth=4).unique, Shape(64, 2, 32, depth=4).leaves) == (64 + 30 * 32, 16)
+    assert (Shape(512, 16, 64).unique, Shape(512, 16, 64).length, Shape(512, 16, 64).leaves) == (
+        1536,
+        576,
+        16,
+    )
+    assert (Shape(64, 2, 32, depth=4).unique, Shape(64, 2, 32, depth=4).leaves) == (
+        64 + 30 * 32,
+        16,
+    )
 
 
 def test_what_is_kept_is_counted(small: Any) -> None:
@@ -58,7 +73,8 @@ def test_what_is_kept_is_counted(small: Any) -> None:
 
 
 def test_both_sides_are_timed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often, in turn, and each time after a run that is not timed; what another turn left is nobody's."""
+    """Both run as often, in turn, each time after an untimed run that clears traces of the
+    other."""
     clock, order = [0.0], ""
 
     def side(name: str, first: float, second: float) -> Any:

@@ -1,4 +1,4 @@
-"""Our step without sharing: the same answers and the same gradients, with every path's prompt computed for it alone."""
+"""Our step without sharing: the same answers and gradients, with each path's own prompt."""
 
 from typing import Any
 
@@ -32,8 +32,14 @@ def sampled() -> tuple[dict[Any, list[int]], Any]:
     engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), PolicyVersion(1, 0, b"p"))
     head = prompt(12)
     prefixes = [np.concatenate((head, prompt(5 + p))) for p in range(PROMPTS)]
-    asked = [ask((p, b), prefixes[p], 10 * p + b, max_new_tokens=NEW) for p in range(PROMPTS) for b in range(WIDTH)]
-    return {key: one.tokens_T.tolist() for key, one in finish(engine, asked).items()}, engine.stats()
+    asked = [
+        ask((p, b), prefixes[p], 10 * p + b, max_new_tokens=NEW)
+        for p in range(PROMPTS)
+        for b in range(WIDTH)
+    ]
+    return {
+        key: item.tokens_T.tolist() for key, item in finish(engine, asked).items()
+    }, engine.stats()
 
 
 def test_the_engine_prefills_each_path_alone_and_samples_the_same() -> None:
@@ -51,7 +57,12 @@ def lesson(budget: int) -> Any:
     groups = []
     for number in range(3):
         grown, leaves = tree(Shape(7, 4, 3), number)
-        groups.append((str(number), [ScoredTree(grown, leaves, {leaf: float(i % 2) for i, leaf in enumerate(leaves)})]))
+        groups.append(
+            (
+                str(number),
+                [ScoredTree(grown, leaves, {leaf: float(i % 2) for i, leaf in enumerate(leaves)})],
+            )
+        )
     settings = Optimise()
     estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
     return oneprocess.study(groups, estimator, lambda tree, leaf: False, b"now", budget)
@@ -63,7 +74,12 @@ def small() -> Any:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     make: Any = LlamaForCausalLM
     return prepare(make(LlamaConfig(vocab_size=49_152, **sizes)).double())
 
@@ -78,13 +94,17 @@ def gradients(model: Any, rows: list[PackedSequence]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("budget", "rows"), [(4096, 1), (40, 3)])
-def test_the_learner_trains_whole_paths_with_the_same_gradients(small: Any, budget: int, rows: int) -> None:
+def test_the_learner_trains_whole_paths_with_the_same_gradients(
+    small: Any, budget: int, rows: int
+) -> None:
     with alone():
         flat = lesson(budget)
         apart = gradients(small, flat.rows)
     shared = lesson(budget)
     assert len(flat.rows) >= rows and all(row.trunk == 0 for row in flat.rows)
-    assert sum(len(row.token_N) for row in flat.rows) == 3 * 4 * (7 + 3) == flat.metrics["path_tokens"]
+    assert (
+        sum(len(row.token_N) for row in flat.rows) == 3 * 4 * (7 + 3) == flat.metrics["path_tokens"]
+    )
     assert sum(len(row.token_N) for row in shared.rows) == 3 * (7 + 4 * 3)
     together = gradients(small, shared.rows)
     assert max(float((a - b).abs().max()) for a, b in zip(apart, together, strict=True)) < 1e-6

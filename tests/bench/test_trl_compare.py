@@ -1,4 +1,4 @@
-"""The order of the comparison: what is chosen, what is timed together, what is measured again, and what is refused."""
+"""Order of the comparison: the choice, common timing, repeated measurement, and refusals."""
 
 import json
 from pathlib import Path
@@ -15,14 +15,25 @@ SECONDS = {"float32+autocast/8": 17.0, "bfloat16/64": 16.5, "bfloat16/16": 16.0}
 
 
 def said(seconds: float, **more: Any) -> dict[str, Any]:
-    told = {"seconds": [30.0, *[seconds] * 5], "tokens": [512] * 6, "prompts": "same", "prompts_given": 88}
-    about = {"threads": 2, "environment": {}, "keeps_memory": True, "versions": {"trl": "1.16.0"}, "held_out": 44}
-    return told | about | more
+    reported = {
+        "seconds": [30.0, *[seconds] * 5],
+        "tokens": [512] * 6,
+        "prompts": "same",
+        "prompts_given": 88,
+    }
+    about = {
+        "threads": 2,
+        "environment": {},
+        "keeps_memory": True,
+        "versions": {"trl": "1.16.0"},
+        "held_out": 44,
+    }
+    return reported | about | more
 
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was measured, in order; nothing runs."""
+    """Record the measured cells, in order; nothing runs."""
     calls: list[str] = []
 
     def run(recipe: object, variant: Variant, steps: int, reward: str) -> dict[str, Any]:
@@ -66,13 +77,19 @@ def test_trls_fastest_is_compared_and_float32_learns_too_where_it_must(measured:
         *(f"trl bfloat16/{micro} varied 11" for micro in micros),
         *(f"ours varied 11 optimise.tokens_per_row={10 * micro}" for micro in micros),
         "sharing 11",
-        "trl bfloat16/16 varied 11", "ours varied 11",
-        "trl bfloat16/16 task 11", "ours task 11",
-        "trl learns bfloat16/16 40 seed 0", "ours learns seed 0",
-        "trl learns float32+autocast/8 40 seed 0", "ours learns seed 0",
-        "trl learns float32+autocast/8 40 seed 1", "ours learns seed 1",
-        "trl learns float32+autocast/8 40 seed 2", "ours learns seed 2",
-    ]  # fmt: skip
+        "trl bfloat16/16 varied 11",
+        "ours varied 11",
+        "trl bfloat16/16 task 11",
+        "ours task 11",
+        "trl learns bfloat16/16 40 seed 0",
+        "ours learns seed 0",
+        "trl learns float32+autocast/8 40 seed 0",
+        "ours learns seed 0",
+        "trl learns float32+autocast/8 40 seed 1",
+        "ours learns seed 1",
+        "trl learns float32+autocast/8 40 seed 2",
+        "ours learns seed 2",
+    ]
     assert rows["same-work: TRL / Banyan"] == (4.0, "bar: at least 3")
     assert rows["sweep: TRL bfloat16/16"][1].endswith("CHOSEN")
     assert rows["sharing: prompts alone / shared"][0] == 2.0
@@ -105,7 +122,9 @@ def test_raw_cells_stay_with_both_arms_in_one(measured: list[str]) -> None:
     assert cell["trl"]["seconds"][1] == 17.0 and cell["banyan"]["seconds"][1] == 4.0
 
 
-def test_arms_with_other_prompts_are_no_cell(measured: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arms_with_other_prompts_are_no_cell(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ours, "short", lambda *_: said(4.0, prompts="other"))
     monkeypatch.setenv("BENCH_CELLS", "sweep,same-work")
     with pytest.raises(RuntimeError, match="these are two jobs"):

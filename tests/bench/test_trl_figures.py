@@ -1,4 +1,4 @@
-"""The choice of TRL's best, ratios, seconds to an accuracy, and what the table says of a bar that is missed."""
+"""Choice of TRL's best, ratios, seconds to an accuracy, and a missed bar in the table."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ def cell(*seconds: float, **more: Any) -> dict[str, Any]:
 
 
 def test_the_best_is_the_fastest_after_the_first_step() -> None:
-    sweep = {"slow": cell(1.0, 9.0, 9.0), "warm": cell(30.0, 8.0, 8.5), "equal": cell(2.0, 8.25, 8.25)}
+    sweep = {
+        "slow": cell(1.0, 9.0, 9.0),
+        "warm": cell(30.0, 8.0, 8.5),
+        "equal": cell(2.0, 8.25, 8.25),
+    }
     assert figures.best(sweep) == "warm"
     assert figures.steady(sweep["warm"]) == 8.25
 
@@ -46,11 +50,16 @@ def test_seconds_count_all_steps_before_the_policy_from_which_a_run_stays() -> N
 
 
 def test_a_crossing_by_chance_is_not_learnt() -> None:
-    assert figures.reached(cell(1.0, 1.0, 1.0, 1.0, accuracy={"2": 0.95, "4": 0.89})) == figures.Reached(None, None, 0.89, 2)
+    assert figures.reached(
+        cell(1.0, 1.0, 1.0, 1.0, accuracy={"2": 0.95, "4": 0.89})
+    ) == figures.Reached(None, None, 0.89, 2)
 
 
 def test_the_spread_is_the_middle_half_and_all_but_the_first_step() -> None:
-    assert figures.spread(cell(30.0, 1.0, 2.0, 3.0, 4.0, 5.0)) == "middle half 2.00 to 4.00; 1.00 to 5.00, 5 steps"
+    assert (
+        figures.spread(cell(30.0, 1.0, 2.0, 3.0, 4.0, 5.0))
+        == "middle half 2.00 to 4.00; 1.00 to 5.00, 5 steps"
+    )
     assert figures.spread(cell(30.0, 1.0, 2.0)) == "1.00 to 2.00, 2 steps"
 
 
@@ -71,7 +80,10 @@ def test_learning_says_who_is_there_first() -> None:
     assert result.rows[-1][:2] == ("learning, seed 0: TRL / Banyan, seconds until it stays", 2.0)
     assert result.rows[-1][3].endswith("MISSED")
     rows = {what: (figure, bar) for what, figure, _, bar in result.rows}
-    assert rows["learning, seed 0: TRL, training until it stays at 90% of 44 rows"] == (16.0, "step 1; first at 90%: step 1")
+    assert rows["learning, seed 0: TRL, training until it stays at 90% of 44 rows"] == (
+        16.0,
+        "step 1; first at 90%: step 1",
+    )
     assert rows["learning, seed 0: TRL, a step of the run / of its sweep"][0] == 2.0
 
 
@@ -84,9 +96,13 @@ def test_both_are_measured_on_the_same_rows() -> None:
 def test_what_is_shared_prompts_of_a_ratio() -> None:
     result = Result("trl")
     arms = {"trl": cell(9.0, 16.0, 16.0), "banyan": cell(9.0, 4.0, 4.0)}
-    figures.add_sharing(result, "same-work", arms, {"shared": cell(9.0, 3.0, 3.0), "alone": cell(9.0, 6.0, 6.0)})
+    figures.add_sharing(
+        result, "same-work", arms, {"shared": cell(9.0, 3.0, 3.0), "alone": cell(9.0, 6.0, 6.0)}
+    )
     assert [row[1] for row in result.rows[-2:]] == [2.0, 2.0]
-    assert result.notes == ["of the 4.00 times of same-work, sharing of prompts is a factor of 2.00; 2.00 is left"]
+    assert result.notes == [
+        "of the 4.00 times of same-work, sharing of prompts is a factor of 2.00; 2.00 is left"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +116,12 @@ def test_the_ends_of_all_seeds_are_compared(ours: tuple[float, ...], verdict: st
     ratio, end = result.rows[:2]
     assert ratio[:2] == ("learning: TRL / Banyan, seconds until it stays, median of seeds", 1.0)
     assert ratio[3] == "bar: at least 4 MISSED; 2 of 2 seeds: 1.00, 1.00"
-    assert end == ("learning: TRL, held-out at the end, mean of seeds", pytest.approx(94.0), "%", "96.0, 92.0")
+    assert end == (
+        "learning: TRL, held-out at the end, mean of seeds",
+        pytest.approx(94.0),
+        "%",
+        "96.0, 92.0",
+    )
     assert result.notes[-1] == f"learning: final accuracy is {verdict}, over 2 seeds"
 
 
@@ -117,7 +138,12 @@ def test_a_seed_that_does_not_stay_has_no_ratio_and_is_counted() -> None:
 
 def test_learning_without_an_end_has_no_ratio() -> None:
     result = Result("trl")
-    figures.add_learning(result, "learning", cell(16.0, 16.0, accuracy={"2": 0.5}), cell(4.0, 4.0, accuracy={"2": 0.95}))
+    figures.add_learning(
+        result,
+        "learning",
+        cell(16.0, 16.0, accuracy={"2": 0.5}),
+        cell(4.0, 4.0, accuracy={"2": 0.95}),
+    )
     assert not any("seconds until" in row[0] for row in result.rows)
     assert "learning: TRL does not stay at 90% of 44 rows (first at 90%: step None)" in result.notes
 
@@ -136,22 +162,30 @@ def test_a_cell_is_measured_once_and_kept(tmp_path: Path) -> None:
 
     assert Cells(path, ["b"]).get("a/1", measure) is None
     first = Cells(path, ["a"]).get("a/1", measure)
-    again = Cells(path).get("a/1", measure)
-    assert first is not None and first["x"] == 1 and again == first and len(calls) == 1
+    repeated = Cells(path).get("a/1", measure)
+    assert first is not None and first["x"] == 1 and repeated == first and len(calls) == 1
 
 
-@pytest.mark.parametrize("figure, said", [(3.0, "bar: at least 3"), (2.99, "bar: at least 3 MISSED")])
+@pytest.mark.parametrize(
+    "figure, said", [(3.0, "bar: at least 3"), (2.99, "bar: at least 3 MISSED")]
+)
 def test_a_bar_is_met_from_its_value_on(figure: float, said: str) -> None:
     assert figures.verdict(figure, 3.0) == said
 
 
 def test_the_fastest_learns_and_float32_too_where_bfloat16_did_not() -> None:
-    sweep = {"bfloat16/64": cell(9.0, 1.0), "float32+autocast/64": cell(9.0, 3.0), "float32+autocast/8": cell(9.0, 2.0)}
+    sweep = {
+        "bfloat16/64": cell(9.0, 1.0),
+        "float32+autocast/64": cell(9.0, 3.0),
+        "float32+autocast/8": cell(9.0, 2.0),
+    }
     poor, good = cell(1.0, 1.0, accuracy={"2": 0.5}), cell(1.0, 1.0, accuracy={"2": 0.95})
     assert figures.learners(sweep, {}) == ["bfloat16/64"]
     assert figures.learners(sweep, {"bfloat16/64": good}) == ["bfloat16/64"]
     assert figures.learners(sweep, {"bfloat16/64": poor}) == ["bfloat16/64", "float32+autocast/8"]
-    assert figures.learners({"float32+autocast/8": poor}, {"float32+autocast/8": poor}) == ["float32+autocast/8"]
+    assert figures.learners({"float32+autocast/8": poor}, {"float32+autocast/8": poor}) == [
+        "float32+autocast/8"
+    ]
 
 
 def test_the_one_that_was_there_first_is_trls_best() -> None:

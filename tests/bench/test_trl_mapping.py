@@ -1,4 +1,4 @@
-"""Every setting that decides what a step is has a counterpart in TRL, or a reason why it needs none."""
+"""Every setting that affects a step has a counterpart in TRL, or a reason why it needs none."""
 
 from dataclasses import fields
 from typing import Any
@@ -27,7 +27,11 @@ def test_every_setting_of_the_loss_and_of_the_advantage_is_explained() -> None:
     from services.learner.losses.composed import Composed
     from services.learner.losses.ppo_clip import PpoClip
 
-    known = {f"{part.__name__}.{field.name}" for part in (PpoClip, Composed, Aggregate, Grpo) for field in fields(part)}
+    known = {
+        f"{part.__name__}.{field.name}"
+        for part in (PpoClip, Composed, Aggregate, Grpo)
+        for field in fields(part)
+    }
     assert known == set(PARTS)
     assert all(PARTS.values())
 
@@ -36,32 +40,55 @@ def test_the_clips_that_trl_is_given_are_our_defaults() -> None:
     from services.learner.losses.aggregate import Aggregate
     from services.learner.losses.ppo_clip import PpoClip
 
-    given = mapping.arguments(ours.recipe(), VARIANTS[0], 3)
-    assert (given["epsilon"], given["epsilon_high"]) == (PpoClip().clip_low, PpoClip().clip_high)
-    assert given["delta"] == PpoClip().dual_clip
-    assert (given["loss_type"], Aggregate().mode) == ("dapo", "token-mean")
+    actual = mapping.arguments(ours.recipe(), VARIANTS[0], 3)
+    assert (actual["epsilon"], actual["epsilon_high"]) == (PpoClip().clip_low, PpoClip().clip_high)
+    assert actual["delta"] == PpoClip().dual_clip
+    assert (actual["loss_type"], Aggregate().mode) == ("dapo", "token-mean")
 
 
 def test_the_quick_start_becomes_these_arguments() -> None:
-    given = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
+    actual = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
-        "num_generations": 8, "max_completion_length": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-        "learning_rate": 4e-5, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8,
+        "num_generations": 8,
+        "max_completion_length": 8,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "learning_rate": 4e-5,
+        "weight_decay": 0.0,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
         "max_grad_norm": 1.0,
-        "lr_scheduler_type": "linear", "warmup_steps": 0, "num_iterations": 1, "beta": 0.0, "scale_rewards": "group",
-        "gradient_checkpointing": False, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "bf16": True,
-        "generation_batch_size": 64, "max_steps": 40, "shuffle_dataset": False, "seed": 0, "save_strategy": "no",
-    }  # fmt: skip
-    assert {name: given[name] for name in wanted} == wanted
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0,
+        "num_iterations": 1,
+        "beta": 0.0,
+        "scale_rewards": "group",
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 8,
+        "bf16": True,
+        "generation_batch_size": 64,
+        "max_steps": 40,
+        "shuffle_dataset": False,
+        "seed": 0,
+        "save_strategy": "no",
+    }
+    assert {name: actual[name] for name in wanted} == wanted
     assert ours.recipe().optimise.decay_steps == 40, "TRL's rate falls over all its steps"
 
 
 def test_variants_are_all_eight_and_cut_one_batch() -> None:
-    assert {(v.dtype, v.micro) for v in VARIANTS} == {(d, m) for d in ("float32", "bfloat16") for m in (64, 32, 16, 8)}
+    assert {(v.dtype, v.micro) for v in VARIANTS} == {
+        (d, m) for d in ("float32", "bfloat16") for m in (64, 32, 16, 8)
+    }
     for variant in VARIANTS:
         cut = variant.arguments(64)
         assert cut["per_device_train_batch_size"] * cut["gradient_accumulation_steps"] == 64
-        assert cut["bf16"] == (variant.dtype == "float32") and cut["model_init_kwargs"] == {"dtype": variant.dtype}
+        assert cut["bf16"] == (variant.dtype == "float32") and cut["model_init_kwargs"] == {
+            "dtype": variant.dtype
+        }
     assert len({v.name for v in VARIANTS}) == 8
 
 
@@ -81,7 +108,9 @@ def test_what_has_no_counterpart_is_refused_by_name(change: str) -> None:
 
 
 def test_a_field_that_nobody_mapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping, "FIELDS", {n: m for n, m in FIELDS.items() if n != "generate.top_p"})
+    monkeypatch.setattr(
+        mapping, "FIELDS", {n: m for n, m in FIELDS.items() if n != "generate.top_p"}
+    )
     with pytest.raises(InvalidInput, match=r"generate\.top_p is mapped to nothing"):
         mapping.lines(ours.recipe())
 
@@ -106,10 +135,12 @@ def test_no_group_is_dropped_on_the_same_work() -> None:
     leaves = []
     for ordinal in range(4):
         tokens, logprobs = np.array([3 + ordinal], np.int32), np.zeros(1, np.float32)
-        answer = Segment(tree.tree_id, root.id, 2, ordinal, Kind.POLICY, tokens, logprobs, policy=b"p" * 32)
+        answer = Segment(
+            tree.tree_id, root.id, 2, ordinal, Kind.POLICY, tokens, logprobs, policy=b"p" * 32
+        )
         tree.add(answer)
         leaves.append(Leaf(answer.id, 1))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 0.0))
-    found = Varied().estimate(GroupTrees("g", [view]))
-    assert not found.skip
-    assert [value > 0 for value in found.leaf_G_L[0]] == [False, True, False, True]
+    result = Varied().estimate(GroupTrees("g", [view]))
+    assert not result.skip
+    assert [value > 0 for value in result.leaf_G_L[0]] == [False, True, False, True]

@@ -1,4 +1,5 @@
-"""`banyan` as a person types it: in this process, where its imports are paid for once, or in one of its own."""
+"""`banyan` as a person types it: in this process, where imports are paid for once, or in its
+own."""
 
 import contextlib
 import io
@@ -20,21 +21,30 @@ Said = subprocess.CompletedProcess
 
 
 def banyan(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> Said[str]:
-    """Runs a command in this process, and leaves the process as it was; what it said and its exit status."""
+    """Run a command in this process and restore the process; return its output and exit status."""
     words = [str(argument) for argument in arguments]
     out, err = io.StringIO(), io.StringIO()
     environment = mock.patch.dict(os.environ, {"COLUMNS": "200", **env})
-    told = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-    with _as_before(), contextlib.chdir(cwd), environment, told[0], told[1], _deadline(words):
+    reported = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with (
+        _as_before(),
+        contextlib.chdir(cwd),
+        environment,
+        reported[0],
+        reported[1],
+        _deadline(words),
+    ):
         status = _status(words)
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
 def process(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> Said[str]:
-    """Runs a command in a process of its own: for what begins or ends with one."""
+    """Run a command in a process of its own, for tests of starts and ends."""
     command = [sys.executable, "-m", "banyan.cli", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **env}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+    )
 
 
 def _status(words: list[str]) -> int:
@@ -48,7 +58,7 @@ def _status(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _as_before() -> Iterator[None]:
-    """Forgets the modules that a test wrote: the next one writes others of their names."""
+    """Forget the modules that a test wrote: the next one writes others of their names."""
     known, path = set(sys.modules), list(sys.path)
     try:
         yield
@@ -69,7 +79,7 @@ _PLACES = [entry for entry in sys.path if entry]
 
 @contextlib.contextmanager
 def _deadline(words: list[str]) -> Iterator[None]:
-    """Raises TimeoutError in a command that takes too long."""
+    """Raise TimeoutError in a command that takes too long."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"banyan {' '.join(words)} did not end within {DEADLINE_S} s")

@@ -1,4 +1,4 @@
-"""Model folders that look whole; nobody gets as far as loading them."""
+"""Model folders that look complete; no test loads them."""
 
 import json
 import struct
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def safetensors() -> bytes:
-    """A weights file with one tensor of four bytes."""
+    """Write a weights file with one tensor of four bytes."""
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     return struct.pack("<Q", len(header)) + header + b"\0" * 4
 
 
 def whole_model(folder: Path) -> str:
-    """The folder `m` in `folder`."""
+    """Make the folder `m` in `folder`."""
     model = folder / "m"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "llama"}')

@@ -1,4 +1,4 @@
-"""What `banyan doctor` says of a disk, and of a model, is what a run needs of it."""
+"""`banyan doctor` demands of a disk and of a model the needs of a run."""
 
 from collections import namedtuple
 from pathlib import Path
@@ -26,15 +26,21 @@ def _free(monkeypatch: pytest.MonkeyPatch, free: float) -> list[Path]:
     return asked
 
 
-def test_the_disk_is_the_one_that_the_state_folder_will_lie_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_the_one_that_the_state_folder_will_lie_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = _free(monkeypatch, 6.0)
     assert doctor._disk(tmp_path / "not" / "yet") == f"6 GiB free at {tmp_path}"
     assert asked == [tmp_path]
 
 
-def test_little_room_is_too_little_for_checkpoints_not_for_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_room_is_too_little_for_checkpoints_not_for_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _free(monkeypatch, 4.0)
-    with pytest.raises(OSError, match=r"4\.0 GiB free .* a run starts, but the checkpoints .* need about 5 GiB"):
+    with pytest.raises(
+        OSError, match=r"4\.0 GiB free .* a run starts, but the checkpoints .* need about 5 GiB"
+    ):
         doctor._disk(tmp_path)
 
 
@@ -46,16 +52,26 @@ def test_a_model_without_a_tokenizer_is_no_model_for_a_run(tmp_path: Path) -> No
         doctor._model(model)
 
 
-def test_a_machine_that_cannot_confine_scorers_is_said_and_no_run_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_confine_scorers_is_said_and_no_run_begins_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "Landlock" in doctor._sandbox() and "seccomp filters" in doctor._sandbox()
     monkeypatch.setattr(trial, "missing", lambda: [trial.LANDLOCK])
-    with pytest.raises(OSError, match=r"lacks Landlock .*allow_unconfined_scorers: true in the recipe, or BANYAN_ALLOW_UNC"):
+    with pytest.raises(
+        OSError,
+        match=r"lacks Landlock .*allow_unconfined_scorers: true in the recipe, or BANYAN_ALLOW_UNC",
+    ):
         doctor._sandbox()
     task = {"name": "reasoning-gym", "dataset": "chain_sum"}
     recipe = Recipe.model_validate({"name": "r", "model": "m", "task": task})
-    with pytest.raises(InvalidInput, match=r"'reasoning-gym': this machine cannot confine scorers: it lacks Landlock"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"'reasoning-gym': this machine cannot confine scorers: it lacks Landlock",
+    ):
         scorer_checks.check(recipe, [])
     scorer_checks.check(recipe.model_copy(update={"allow_unconfined_scorers": True}), [])
-    scorer_checks.check(Recipe.model_validate({"name": "r", "model": "m", "task": {"name": "arithmetic"}}), [])
+    scorer_checks.check(
+        Recipe.model_validate({"name": "r", "model": "m", "task": {"name": "arithmetic"}}), []
+    )
     monkeypatch.setenv("BANYAN_ALLOW_UNCONFINED_SCORERS", "1")
     scorer_checks.check(recipe, [])

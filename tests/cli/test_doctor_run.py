@@ -1,65 +1,18 @@
-"""The diagnostic index: each rule fires on a series made for it, first, and not on what is near; a good run has none."""
+"""The diagnostic index: each rule fires first on its own series, and not on near ones.
 
-import contextlib
-import json
-from collections.abc import Callable
+A good run has no finding.
+"""
+
 from pathlib import Path
 
 import pytest
 
-from banyan.cli.doctor import run_report
 from banyan.cli.doctor.rules import RULES, diagnose
-from banyan.cli.doctor.series import Measured, Series, series
-from banyan.cli.render import plain_data
-from banyan.errors import NotFound
+from banyan.cli.doctor.series import Measured, Series
 from banyan.recipe_loader import load
-from banyan.v1 import events_pb2, tree_pb2
-from banyan.v1 import runstore_service_pb2 as rs
+from tests.cli.made_series import HEALTHY, RISING, STEPS, Curve, flat, made
 
 QUICKSTART = (Path(__file__).parents[2] / "recipes" / "quickstart.yaml").read_text()
-STEPS = 30
-Curve = Callable[[float], float]  # 0..1 → value
-
-HEALTHY: dict[str, Curve] = {
-    "reward": lambda t: 0.2 + 0.6 * t,
-    "entropy": lambda t: 1.2 - 0.6 * t,
-    "distinct_answers": lambda t: 0.8 - 0.5 * t,
-    "duplicate_share": lambda t: 0.2 + 0.4 * t,
-    "completion_tokens": lambda t: 6.0,
-    "completion_tokens_median": lambda t: 5.0,
-    "completion_tokens_p99": lambda t: 12.0,
-    "length_limited_share": lambda t: 0.1,
-    "zero_variance_share": lambda t: 0.4,
-    "all_right_share": lambda t: 0.3 * t,
-    "all_wrong_share": lambda t: 0.3 - 0.2 * t,
-    "malformed_share": lambda t: 0.02,
-    "unscorable_share": lambda t: 0.0,
-    "mismatch_kl": lambda t: 0.0004,
-    "ess": lambda t: 0.99,
-    "clip_fraction": lambda t: 0.01,
-    "staleness_mean": lambda t: 0.0,
-    "replay_share": lambda t: 0.0,
-    "not_finite": lambda t: 0.0,
-    "applied": lambda t: 1.0,
-    "grad_norm": lambda t: 1.5 - t,
-    "relative_rate": lambda t: 0.0003,
-    "start_kl": lambda t: 0.5 * t,
-}
-RISING = (Measured(0, 0.2, 300), Measured(30, 0.75, 300))
-
-
-def made(changes: dict[str, Curve] | None = None, held_out: tuple[Measured, ...] = RISING, steps: int = STEPS) -> Series:
-    """A run with a little noise in every number."""
-    curves = HEALTHY | (changes or {})
-    wobble = [0.01 * ((7 * n) % 5 - 2) for n in range(steps)]
-    rows = [
-        (n + 1, {name: curve(n / (steps - 1)) * (1.0 + wobble[n]) for name, curve in curves.items()}) for n in range(steps)
-    ]
-    return series(rows, held_out)
-
-
-def flat(value: float) -> Curve:
-    return lambda t: value
 
 
 def names(run: Series) -> list[str]:
@@ -69,7 +22,10 @@ def names(run: Series) -> list[str]:
 SICK: dict[str, tuple[str, dict[str, Curve]]] = {
     "not-finite": ("optimise", {"not_finite": lambda t: float(0.6 < t < 0.75)}),
     "mismatch": ("optimise", {"mismatch_kl": flat(0.05)}),
-    "nothing-applied": ("optimise", {"applied": flat(0.0), "zero_variance_share": flat(1.0), "reward": flat(0.5)}),
+    "nothing-applied": (
+        "optimise",
+        {"applied": flat(0.0), "zero_variance_share": flat(1.0), "reward": flat(0.5)},
+    ),
     "rate": ("optimise", {"relative_rate": flat(0.02), "reward": flat(0.3)}),
     "reward-collapse": ("optimise", {"reward": lambda t: 0.7 if t < 0.6 else 0.2}),
     "gradient-norm": ("optimise", {"grad_norm": lambda t: 0.1 * 100.0**t}),
@@ -79,11 +35,17 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
     "too-hard": ("generate", {"all_wrong_share": flat(0.7)}),
     "entropy-collapse": ("generate", {"entropy": lambda t: 1.0 - 0.95 * t, "reward": flat(0.4)}),
     "off-policy": ("control", {"ess": lambda t: 0.9 - 0.6 * t}),
-    "replay-heavy": ("replay", {"replay_share": lambda t: 0.6 * t, "reward": lambda t: 0.6 - 0.3 * t}),
+    "replay-heavy": (
+        "replay",
+        {"replay_share": lambda t: 0.6 * t, "reward": lambda t: 0.6 - 0.3 * t},
+    ),
     "clipped": ("optimise", {"clip_fraction": flat(0.5)}),
     "malformed": ("filter", {"malformed_share": flat(0.4)}),
     "unscored": ("filter", {"unscorable_share": flat(0.5)}),
-    "longer-not-better": ("control", {"completion_tokens": lambda t: 6.0 + 6.0 * t, "reward": flat(0.4)}),
+    "longer-not-better": (
+        "control",
+        {"completion_tokens": lambda t: 6.0 + 6.0 * t, "reward": flat(0.4)},
+    ),
     "length-limited": ("control", {"length_limited_share": flat(0.8)}),
     "long-tail": ("control", {"completion_tokens_p99": flat(60.0)}),
     "duplicates": ("generate", {"completion_tokens": flat(100.0), "duplicate_share": flat(0.4)}),
@@ -92,29 +54,40 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
 
 
 def sure(t: float) -> float:
-    """Entropy that falls to a twentieth, in three quarters of the run."""
+    """Return entropy that falls to a twentieth, in three quarters of the run."""
     return max(0.05, 1.0 - 1.3 * t)
 
 
 def learns(t: float) -> float:
-    """Reward that rises to nearly all there is, in as long."""
+    """Return a reward that rises to nearly its maximum, in as long."""
     return min(0.97, 0.2 + 1.1 * t)
 
 
-# Near to each symptom, and none of it.
+# Near each symptom, without it.
 WELL: dict[str, dict[str, Curve]] = {
     "not-finite": {"not_finite": lambda t: float(t < 0.2)},  # long ago
-    "mismatch": {"mismatch_kl": flat(0.05), "staleness_mean": flat(1.0)},  # of age, not of arithmetic
+    "mismatch": {
+        "mismatch_kl": flat(0.05),
+        "staleness_mean": flat(1.0),
+    },  # of age, not of arithmetic
     "nothing-applied": {"applied": lambda t: float(0.4 < t < 0.5)},  # one step in ten did
-    "rate": {"relative_rate": flat(0.02)},  # and reward rises: a small model that is trained from scratch
+    "rate": {
+        "relative_rate": flat(0.02)
+    },  # and reward rises: a small model that is trained from scratch
     "reward-collapse": {"reward": lambda t: 0.55 - 0.05 * t},  # a little worse
     "gradient-norm": {"grad_norm": lambda t: 0.001 * 500.0**t},  # it grew from next to nothing
     "far-from-start": {"start_kl": lambda t: 3.0 * t},  # and learnt by it
     "no-spread": {"zero_variance_share": flat(0.45)},
     "too-easy": {"all_right_share": flat(0.4)},
     "too-hard": {"all_wrong_share": lambda t: 0.9 - 0.8 * t},  # it was
-    "entropy-collapse": {"entropy": lambda t: 1.0 - 0.6 * t, "reward": flat(0.4)},  # not to half, by thirds
-    "exploration-ends": {"entropy": sure, "reward": learns},  # it has learnt its task: nearly all answers are right
+    "entropy-collapse": {
+        "entropy": lambda t: 1.0 - 0.6 * t,
+        "reward": flat(0.4),
+    },  # not to half, by thirds
+    "exploration-ends": {
+        "entropy": sure,
+        "reward": learns,
+    },  # it has learnt its task: nearly all answers are right
     "off-policy": {"ess": flat(0.7), "staleness_mean": flat(2.0)},
     "replay-heavy": {"replay_share": lambda t: 0.6 * t},  # and reward rises
     "clipped": {"clip_fraction": flat(0.2)},
@@ -148,7 +121,10 @@ def test_reward_hacking_needs_held_out_answers_that_get_worse() -> None:
     worse = (Measured(0, 0.5, 300), Measured(15, 0.7, 300), Measured(30, 0.4, 300))
     (finding,) = diagnose(made(held_out=worse))
     assert (finding.rule.name, finding.rule.module) == ("reward-hacking", "filter")
-    assert [(e.metric, e.first, e.last) for e in finding.evidence] == [("reward", 1, 30), ("held_out_reward", 15, 30)]
+    assert [(e.metric, e.first, e.last) for e in finding.evidence] == [
+        ("reward", 1, 30),
+        ("held_out_reward", 15, 30),
+    ]
     assert (finding.evidence[1].was, finding.evidence[1].value) == (0.7, 0.4)
     chance = (Measured(0, 0.5, 20), Measured(30, 0.4, 20))  # two answers of twenty
     assert names(made(held_out=chance)) == []
@@ -161,7 +137,7 @@ def test_huge_gradients_are_named_from_the_first_step_on() -> None:
 
 
 def test_a_run_that_was_taught_not_to_answer_is_not_advised_to_think_longer() -> None:
-    """A rate that is 100 times too high: rewards that were are gone, and all answers are wrong."""
+    """The rate is 100 times too high: earlier rewards are gone, and all answers are wrong."""
     wrong: dict[str, Curve] = {
         "reward": lambda t: 0.4 if t < 0.3 else 0.0,
         "all_wrong_share": lambda t: 0.2 if t < 0.3 else 1.0,
@@ -172,12 +148,16 @@ def test_a_run_that_was_taught_not_to_answer_is_not_advised_to_think_longer() ->
         "malformed_share": flat(0.9),
         "completion_tokens": lambda t: 5.0 + 3.0 * t,
     }
-    found = names(made(wrong))
-    assert found[:2] == ["rate", "reward-collapse"] and "far-from-start" in found
-    assert not {"too-hard", "no-spread", "longer-not-better", "length-limited", "malformed"} & set(found)
+    result = names(made(wrong))
+    assert result[:2] == ["rate", "reward-collapse"] and "far-from-start" in result
+    assert not {"too-hard", "no-spread", "longer-not-better", "length-limited", "malformed"} & set(
+        result
+    )
 
 
 FALLING = (Measured(0, 0.7, 300), Measured(30, 0.4, 300))
+
+
 RUINED: dict[str, tuple[dict[str, Curve], tuple[Measured, ...]]] = {
     "rate": (SICK["rate"][1], RISING),
     "reward-collapse": (SICK["reward-collapse"][1], RISING),
@@ -189,12 +169,18 @@ RUINED: dict[str, tuple[dict[str, Curve], tuple[Measured, ...]]] = {
 @pytest.mark.parametrize("name", RUINED)
 def test_what_a_ruined_policy_answers_says_nothing_of_prompts_and_lengths(name: str) -> None:
     changes, held_out = RUINED[name]
-    symptoms = {n: c for other in ("too-hard", "malformed", "length-limited") for n, c in SICK[other][1].items()}
+    symptoms = {
+        n: c
+        for other in ("too-hard", "malformed", "length-limited")
+        for n, c in SICK[other][1].items()
+    }
     longer = {"completion_tokens": lambda t: 6.0 + 6.0 * t}
     assert names(made({**symptoms, **longer, **changes}, held_out)) == [name]
 
 
-@pytest.mark.parametrize("right", [{"all_right_share": flat(0.6), "reward": flat(0.95)}, {"all_right_share": flat(0.9)}])
+@pytest.mark.parametrize(
+    "right", [{"all_right_share": flat(0.6), "reward": flat(0.95)}, {"all_right_share": flat(0.9)}]
+)
 def test_entropy_may_fall_where_answers_are_right(right: dict[str, Curve]) -> None:
     assert names(made({"entropy": sure, **right})) == ["too-easy"]
 
@@ -215,15 +201,19 @@ def test_rewards_that_are_always_equal_are_named_whatever_they_are(value: float)
 
 @pytest.mark.parametrize("fall", [0.05, 0.5, 0.8])
 @pytest.mark.parametrize(
-    ("reward", "said"), [(flat(0.4), "entropy-collapse"), (HEALTHY["reward"], "exploration-ends"), (learns, "")]
+    ("reward", "said"),
+    [(flat(0.4), "entropy-collapse"), (HEALTHY["reward"], "exploration-ends"), (learns, "")],
 )
 def test_entropy_that_is_gone_is_named_whatever_reward_does_but_rise_to_the_top(
     fall: float, reward: Curve, said: str
 ) -> None:
-    """However early or late it goes, and though half of the groups are all right: the others have nothing to learn from."""
+    """It is named early or late, also if half of the groups are all right: the others cannot
+    learn."""
     gone: dict[str, Curve] = {"entropy": lambda t: 1.0 if t < fall else 0.01, "reward": reward}
     halves = {"all_right_share": flat(0.48), "all_wrong_share": flat(0.48)}
-    assert names(made(gone, steps=60)) == names(made(gone | halves, steps=60)) == [said] * bool(said)
+    assert (
+        names(made(gone, steps=60)) == names(made(gone | halves, steps=60)) == [said] * bool(said)
+    )
 
 
 def test_half_of_the_groups_all_right_is_not_a_task_that_is_learnt() -> None:
@@ -231,16 +221,24 @@ def test_half_of_the_groups_all_right_is_not_a_task_that_is_learnt() -> None:
     assert names(made({"entropy": sure, **halves})) == ["too-easy", "entropy-collapse"]
 
 
-@pytest.mark.parametrize("entropy", [lambda t: 0.15 - 0.1 * t, lambda t: 5.0 if t < 0.5 else 0.3, lambda t: 1.0 - 0.95 * t])
+@pytest.mark.parametrize(
+    "entropy",
+    [lambda t: 0.15 - 0.1 * t, lambda t: 5.0 if t < 0.5 else 0.3, lambda t: 1.0 - 0.95 * t],
+)
 def test_little_entropy_or_a_deep_fall_alone_is_not_the_end_of_exploration(entropy: Curve) -> None:
-    """Low from the start; to a twentieth of much; to a seventh, and still falling: reward rises all the while."""
+    """Reward rises with entropy low from the start, at a twentieth of much, or at a seventh and
+    falling."""
     assert names(made({"entropy": entropy})) == []
 
 
 def test_the_end_of_exploration_says_what_entropy_was() -> None:
     (finding,) = diagnose(made({"entropy": lambda t: 1.0 if t < 0.5 else 0.01}))
     gone, reward = finding.evidence
-    assert (gone.metric, gone.was, gone.value) == ("entropy", pytest.approx(1.0, rel=0.02), pytest.approx(0.01, rel=0.02))
+    assert (gone.metric, gone.was, gone.value) == (
+        "entropy",
+        pytest.approx(1.0, rel=0.02),
+        pytest.approx(0.01, rel=0.02),
+    )
     assert reward.metric == "reward" and "still rises" in finding.rule.symptom
 
 
@@ -259,7 +257,9 @@ def test_too_few_steps_say_nothing() -> None:
     assert "entropy-collapse" not in names(made(SICK["entropy-collapse"][1], steps=11))
 
 
-@pytest.mark.parametrize("lever", [lever for rule in RULES for lever in rule.levers], ids=lambda lever: lever.setting)
+@pytest.mark.parametrize(
+    "lever", [lever for rule in RULES for lever in rule.levers], ids=lambda lever: lever.setting
+)
 def test_each_lever_is_a_key_of_recipes_with_a_value_that_it_takes(lever: object) -> None:
     setting = lever.setting  # type: ignore[attr-defined]
     needed = ["control.max_staleness=1"] if "over_provision" in setting else []
@@ -269,74 +269,10 @@ def test_each_lever_is_a_key_of_recipes_with_a_value_that_it_takes(lever: object
 
 
 def test_modules_are_those_of_the_taxonomy() -> None:
-    assert {rule.module for rule in RULES} <= {"generate", "filter", "control", "replay", "optimise"}
-
-
-def _stored(step: int, epoch: int, metrics: dict[str, float]) -> rs.StoredPolicy:
-    ref = tree_pb2.PolicyRef(step=step, learner_epoch=epoch, digest=b"d" * 32)
-    return rs.StoredPolicy(published=events_pb2.PolicyPublished(policy=ref, metrics=metrics))
-
-
-def test_metrics_of_a_run_are_a_line_a_step_without_what_has_none() -> None:
-    stored = [_stored(0, 1, {}), _stored(1, 1, {"b": 1.0, "a": float("nan")}), _stored(1, 2, {}), _stored(2, 2, {"a": 3.0})]
-    assert plain_data.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
-    json.dumps(plain_data.metrics(stored), allow_nan=False)
-
-
-def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
-    def one(label: str, done: int = 5) -> rs.EvalProgress:
-        return rs.EvalProgress(label=label, groups=5, done=done, scored=10, reward_sum=4.0)
-
-    told = [
-        one("before-greedy"),
-        one("before-sampled"),
-        one("step-20-greedy"),
-        one("after-greedy"),
-        one("step-30-greedy", 4),
-    ]
-    assert run_report._held_out(told, 40) == [Measured(0, 0.4, 10), Measured(20, 0.4, 10), Measured(40, 0.4, 10)]
-
-
-class Told:
-    """A client of a store that holds one run."""
-
-    def __init__(self, steps: list[rs.StoredPolicy]) -> None:
-        self._steps = steps
-
-    def run(self, run_id: str) -> rs.Run:
-        if run_id not in "tiny-00000001":
-            raise NotFound(f"there is no run {run_id}")
-        return rs.Run(run_id="tiny-00000001", step=len(self._steps))
-
-    def policies(self, run_id: str) -> list[rs.StoredPolicy]:
-        return self._steps
-
-    def progress(self, run_id: str) -> rs.ReadProgressResponse:
-        return rs.ReadProgressResponse()
-
-
-def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
-    steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
-    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
-
-
-def test_findings_are_printed_with_evidence_and_levers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    told(monkeypatch, made(SICK["too-hard"][1]))
-    run_report.examine("tiny", tmp_path, as_json=True)
-    said = json.loads(capsys.readouterr().out)
-    assert (said["run_id"], said["steps"]) == ("tiny-00000001", STEPS)
-    (finding,) = said["findings"]
-    assert (finding["name"], finding["module"]) == ("too-hard", "generate")
-    (evidence,) = finding["evidence"]
-    assert evidence == {"metric": "all_wrong_share", "value": pytest.approx(0.7), "steps": [21, 30], "limit": 0.5}
-    assert {"key": "generate.settings.width", "set": "generate.settings.width=16", "why": "more tries a prompt"} in finding[
-        "levers"
-    ]
-
-
-def test_one_error_for_a_run_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told(monkeypatch, made())
-    with pytest.raises(NotFound, match="there is no run other"):
-        run_report.examine("other", tmp_path, as_json=False)
+    assert {rule.module for rule in RULES} <= {
+        "generate",
+        "filter",
+        "control",
+        "replay",
+        "optimise",
+    }

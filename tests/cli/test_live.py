@@ -1,4 +1,4 @@
-"""The plain lines of a run: each step once, also after a resume and when the gateway tells everything again."""
+"""Plain lines of a run: each step once, also after a resume and a restart of the gateway."""
 
 from pathlib import Path
 
@@ -15,29 +15,41 @@ from banyan.v1 import runstore_service_pb2 as rs
 RECIPE = Recipe.model_validate({"name": "x", "model": "m", "task": {"name": "arithmetic"}})
 
 
-def news(*steps: int, state: int = rs.RUN_STATE_TRAINING, epoch: int = 1, leaves: int = 0) -> gw.WatchRunResponse:
-    made = [
+def news(
+    *steps: int, state: int = rs.RUN_STATE_TRAINING, epoch: int = 1, leaves: int = 0
+) -> gw.WatchRunResponse:
+    created = [
         events_pb2.PolicyPublished(
-            policy=tree_pb2.PolicyRef(learner_epoch=epoch, step=step), metrics={"reward": step / 7} if step else {}
+            policy=tree_pb2.PolicyRef(learner_epoch=epoch, step=step),
+            metrics={"reward": step / 7} if step else {},
         )
         for step in steps
     ]
     samples = rs.SampleCounts(leaves=leaves, scored=leaves, reward_sum=leaves / 3)
     progress = rs.ReadProgressResponse(step=max(steps, default=0), samples=samples)
-    return gw.WatchRunResponse(run=rs.Run(run_id="r", state=state), progress=progress, policies=made)
+    return gw.WatchRunResponse(
+        run=rs.Run(run_id="r", state=state), progress=progress, policies=created
+    )
 
 
 def steps(text: str) -> list[int]:
-    return [int(line.split("step ")[1].split("/")[0]) for line in text.splitlines() if "step " in line]
+    return [
+        int(line.split("step ")[1].split("/")[0]) for line in text.splitlines() if "step " in line
+    ]
 
 
 def test_each_step_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(RECIPE) as view:
         for message in (news(0, 1), news(2), news(0, 1, 2, 3), news(3, epoch=2)):
             view.update(message)
-    told = capsys.readouterr().out
-    assert steps(told) == [1, 2, 3, 3]
-    assert [" again " in line for line in told.splitlines() if "step " in line] == [False, False, False, True]
+    reported = capsys.readouterr().out
+    assert steps(reported) == [1, 2, 3, 3]
+    assert [" again " in line for line in reported.splitlines() if "step " in line] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_batch_that_nobody_could_score_has_no_reward(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +70,9 @@ def test_a_resumed_run_prints_only_what_is_new(capsys: pytest.CaptureFixture[str
     assert steps(capsys.readouterr().out) == [3, 4]
 
 
-def test_a_watcher_gets_a_line_for_each_step_with_rounded_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_watcher_gets_a_line_for_each_step_with_rounded_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     watch = watching.Watch(as_json=False)
     for message in (news(1, leaves=8), news(leaves=9), news(1, leaves=12), news(2, leaves=20)):
         message.progress.step = max(message.progress.step, 1)
@@ -70,10 +84,14 @@ def test_a_watcher_gets_a_line_for_each_step_with_rounded_numbers(capsys: pytest
     ]
 
 
-def test_the_end_of_a_run_is_told_and_the_way_on_from_one_that_is_not_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_run_is_told_and_the_way_on_from_one_that_is_not_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     failed = rs.Run(run_id="r", state=rs.RUN_STATE_FAILED, cause="no rows [/x]")
     watching.end(failed, rs.ReadProgressResponse(step=4), Path("s"), False)
-    assert capsys.readouterr().out == "failed  step 4  reward -  leaves 0  sampled 0  no rows [/x]\n"
+    assert (
+        capsys.readouterr().out == "failed  step 4  reward -  leaves 0  sampled 0  no rows [/x]\n"
+    )
     paused = rs.Run(run_id="r-12", state=rs.RUN_STATE_PAUSED, step=4)
     with pytest.raises(Refused, match=r"PAUSED at step 4.* train --run r-12 --state s"):
         watching.end(paused, rs.ReadProgressResponse(), Path("s"), False)

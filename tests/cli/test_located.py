@@ -1,4 +1,5 @@
-"""What a recipe names lies beside it, or else in the working folder, and is stored so that any folder finds it again."""
+"""Files of a recipe lie beside it, or else in the working folder, and are stored as absolute
+paths."""
 
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from services.chassis import models
 
 
 def recipe(**changes: object) -> Recipe:
-    return Recipe.model_validate({"name": "r", "model": "org/name", "task": {"name": "arithmetic"}, **changes})
+    return Recipe.model_validate(
+        {"name": "r", "model": "org/name", "task": {"name": "arithmetic"}, **changes}
+    )
 
 
-def test_a_model_beside_the_recipe_is_stored_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_beside_the_recipe_is_stored_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, file = tmp_path / "here", tmp_path / "recipes" / "r.yaml"
     (here / "only-here").mkdir(parents=True)
     (file.parent / "m").mkdir(parents=True)
@@ -23,7 +28,9 @@ def test_a_model_beside_the_recipe_is_stored_by_its_absolute_path(tmp_path: Path
     assert located(recipe(model="./m"), Path("../recipes/r.yaml")).model == str(file.parent / "m")
     assert located(recipe(model="only-here"), file).model == str(here / "only-here")
     (here / "m").mkdir()
-    assert located(recipe(model="m"), file).model == str(file.parent / "m"), "beside the recipe comes first"
+    assert located(recipe(model="m"), file).model == str(file.parent / "m"), (
+        "beside the recipe comes first"
+    )
     assert located(recipe(model=str(here / "m")), file).model == str(here / "m")
 
 
@@ -34,23 +41,31 @@ def test_a_users_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["org/name", "gone", "a-file"])
-def test_what_is_no_folder_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_is_no_folder_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").write_text("")
     assert located(recipe(model=name), Path("r.yaml")).model == name
 
 
-def test_the_quick_starts_model_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quick_starts_model_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / models.SMOLLM2).mkdir()
     assert located(recipe(model=models.SMOLLM2), Path("r.yaml")).model == models.SMOLLM2
 
 
-def test_a_task_file_is_in_one_of_both_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_file_is_in_one_of_both_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("{}")
     task = {"name": "file", "path": "rows.jsonl", "reward": "m:f"}
-    assert located(recipe(task=task), tmp_path / "far" / "r.yaml").task.path == str(tmp_path / "rows.jsonl")
+    assert located(recipe(task=task), tmp_path / "far" / "r.yaml").task.path == str(
+        tmp_path / "rows.jsonl"
+    )
     with pytest.raises(InvalidInput, match=r"r\.yaml: task\.path: there is no file 'gone'"):
         located(recipe(task={**task, "path": "gone"}), Path("r.yaml"))
     with pytest.raises(InvalidInput, match="is a folder"):

@@ -1,4 +1,4 @@
-"""What commands print: a model's words are never markup, nothing found is said, and an unwritable disk is one line."""
+"""Output of commands: a model's words are no markup, empty results and disk errors are one line."""
 
 import errno
 import json
@@ -21,7 +21,9 @@ from banyan.v1 import runstore_service_pb2 as rs
 
 
 @pytest.mark.parametrize("text", ["[/b]", "[red]x", "[/]", "\\[/x]"])
-def test_words_of_a_model_are_printed_as_they_are(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_words_of_a_model_are_printed_as_they_are(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     emit([{"text": text}], False, ("text",))
     emit({"text": text}, False)
     assert capsys.readouterr().out.count(text) == 2
@@ -34,26 +36,36 @@ def test_nothing_found_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "[]\n"
 
 
-def test_ids_and_long_lines_stay_whole_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_and_long_lines_stay_whole_where_nobody_looks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     row = {"tree_id": "f" * 64, "reason": "word " * 40, "run_id": "r" * 70}
     emit([row], False, ("tree_id", "reason", "run_id"))
     _, line = capsys.readouterr().out.splitlines()
-    assert line.split("  ")[0] == "f" * 64 and line.rstrip().endswith("r" * 70) and "word " * 40 in line
+    assert (
+        line.split("  ")[0] == "f" * 64
+        and line.rstrip().endswith("r" * 70)
+        and "word " * 40 in line
+    )
 
 
 def test_ids_stay_whole_on_a_narrow_terminal() -> None:
     console = Console(width=60)
-    with console.capture() as said:
+    with console.capture() as output:
         console.print(table_of([{"id": "f" * 32, "reason": "word " * 20}], ("id", "reason")))
-    assert "f" * 32 in said.get() and said.get().count("word") == 20
+    assert "f" * 32 in output.get() and output.get().count("word") == 20
 
 
-def test_where_everything_is_stays_on_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_where_everything_is_stays_on_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     run = rs.Run(run_id="r" * 90, state=rs.RUN_STATE_FAILED, cause="broken", folder=str(tmp_path))
     run_report._print_places(run, 1.0, tmp_path)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4 and said[0].startswith("r" * 90 + " FAILED at step 0")
-    assert said[3].endswith(f" runs show {'r' * 90} --state {tmp_path}") and "broken" not in "".join(said)
+    output = capsys.readouterr().out.splitlines()
+    assert len(output) == 4 and output[0].startswith("r" * 90 + " FAILED at step 0")
+    assert output[3].endswith(
+        f" runs show {'r' * 90} --state {tmp_path}"
+    ) and "broken" not in "".join(output)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +90,9 @@ def test_proposed_commands_work_as_they_are_typed(
 
 
 def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path) -> None:
-    said = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
+    output = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
     file = tmp_path / "tokens" / "r-1"
-    assert "secret" not in said and f"join 10.0.0.1:7443 --token-file {file}" in said
+    assert "secret" not in output and f"join 10.0.0.1:7443 --token-file {file}" in output
     assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
 
 
@@ -90,7 +102,11 @@ def test_a_new_token_leaves_the_file_that_an_older_command_names(tmp_path: Path)
     assert [file.read_text().strip() for file in files] == ["0.token", "1.token", "2.token"]
 
 
-RUNS = [rs.Run(run_id="a-12", state=rs.RUN_STATE_PAUSED, step=3), rs.Run(run_id="a-13"), rs.Run(run_id="b-1")]
+RUNS = [
+    rs.Run(run_id="a-12", state=rs.RUN_STATE_PAUSED, step=3),
+    rs.Run(run_id="a-13"),
+    rs.Run(run_id="b-1"),
+]
 
 
 def test_the_newest_run_is_resumed_or_the_one_that_is_named(tmp_path: Path) -> None:
@@ -108,14 +124,18 @@ def test_a_run_that_is_over_is_not_resumed_and_said_to_be_over(tmp_path: Path) -
     over = rs.Run(run_id="a-99", state=rs.RUN_STATE_SUCCEEDED, step=40)
     assert resume.chosen([over, *RUNS], "", tmp_path).run_id == "a-12"
     assert resume.chosen([over, *RUNS], "a-12", tmp_path).run_id == "a-12"
-    with pytest.raises(InvalidInput, match=r"a-99 is over \(SUCCEEDED at step 40\).*runs show a-99"):
+    with pytest.raises(
+        InvalidInput, match=r"a-99 is over \(SUCCEEDED at step 40\).*runs show a-99"
+    ):
         resume.chosen([over, *RUNS], "a-9", tmp_path)
     with pytest.raises(InvalidInput, match="no run to resume"):
         resume.chosen([over], "", tmp_path)
     assert "a-99" not in resume.others([over, *RUNS], RUNS[2], tmp_path)
 
 
-def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(
+    tmp_path: Path,
+) -> None:
     bad = rs.Run(run_id="f-1", state=rs.RUN_STATE_FAILED, step=7)
     done = rs.Run(run_id="s-1", state=rs.RUN_STATE_SUCCEEDED)
     assert resume.chosen([bad, *RUNS], "", tmp_path).run_id == "a-12"
@@ -127,9 +147,13 @@ def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(
 
 
 def test_a_reader_that_has_enough_is_no_failure() -> None:
-    """`banyan trees export RUN | head -1`."""
-    program = "from banyan.cli.render.console import stream; stream('x' * 9000 for _ in range(1000))"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
+    """The command is `banyan trees export RUN | head -1`."""
+    program = (
+        "from banyan.cli.render.console import stream; stream('x' * 9000 for _ in range(1000))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as printing:
         assert printing.stdout is not None and printing.stderr is not None
         assert printing.stdout.readline() == b"x" * 9000 + b"\n"
         printing.stdout.close()
@@ -139,11 +163,15 @@ def test_a_reader_that_has_enough_is_no_failure() -> None:
 def test_the_others_that_could_be_resumed_are_named(tmp_path: Path) -> None:
     assert "a-12 (PAUSED at step 3), a-13" in resume.others(RUNS, RUNS[2], tmp_path)
     assert resume.others(RUNS[:1], RUNS[0], tmp_path) == ""
-    answered = type(RUNS[0]).FromString(RUNS[0].SerializeToString())  # the same run as the gateway tells of it, moved on
+    answered = type(RUNS[0]).FromString(
+        RUNS[0].SerializeToString()
+    )  # the same run as the gateway tells of it, moved on
     assert resume.others(RUNS[:1], answered, tmp_path) == ""
 
 
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/data/trees.jsonl")
 
@@ -155,11 +183,14 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def checkpoint(folder: Path, name: str, step: int, size: int) -> None:
-    made = folder / "checkpoints" / name
-    made.mkdir(parents=True)
-    (made / "model.safetensors").write_bytes(b"x" * 4)
-    manifest = {"mark": {"learner_epoch": 1, "step": step}, "files": {"model.safetensors": {"bytes": size}}}
-    (made / "manifest.json").write_text(json.dumps(manifest))
+    created = folder / "checkpoints" / name
+    created.mkdir(parents=True)
+    (created / "model.safetensors").write_bytes(b"x" * 4)
+    manifest = {
+        "mark": {"learner_epoch": 1, "step": step},
+        "files": {"model.safetensors": {"bytes": size}},
+    }
+    (created / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_only_a_whole_checkpoint_is_handed_on(tmp_path: Path) -> None:
@@ -173,18 +204,43 @@ def test_only_a_whole_checkpoint_is_handed_on(tmp_path: Path) -> None:
     assert runs.newest_checkpoint(tmp_path).name == "step-00000002-epoch-1"
 
 
-def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     labels = ["after-greedy", "before-greedy", "step-10-greedy", "step-2-greedy"]
-    evals = [rs.EvalProgress(label=label, groups=2, done=2, scored=2, correct=1, reward_sum=1.0) for label in labels]
-    progress = rs.ReadProgressResponse(step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)])
-    made = plain_data.run(rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")) | plain_data.progress(progress)
-    show.show(made | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []})
-    said = capsys.readouterr().out
-    found = [line.split()[0] for line in said.splitlines() if line.startswith(("before-", "step-", "after-"))]
-    assert found == ["before-greedy", "step-2-greedy", "step-10-greedy", "after-greedy", "after-sampled"]
-    assert "{" not in said and "50.0 %" in said and "nodes" not in said
+    evals = [
+        rs.EvalProgress(label=label, groups=2, done=2, scored=2, correct=1, reward_sum=1.0)
+        for label in labels
+    ]
+    progress = rs.ReadProgressResponse(
+        step=3, evals=[*evals, rs.EvalProgress(label="after-sampled", groups=2)]
+    )
+    created = plain_data.run(
+        rs.Run(run_id="r-1", state=rs.RUN_STATE_TRAINING, folder="/f")
+    ) | plain_data.progress(progress)
+    show.show(
+        created | {"members": 0, "nodes": [], "stats": {"leaves": 4}, "policies": [], "metrics": []}
+    )
+    output = capsys.readouterr().out
+    result = [
+        line.split()[0]
+        for line in output.splitlines()
+        if line.startswith(("before-", "step-", "after-"))
+    ]
+    assert result == [
+        "before-greedy",
+        "step-2-greedy",
+        "step-10-greedy",
+        "after-greedy",
+        "after-sampled",
+    ]
+    assert "{" not in output and "50.0 %" in output and "nodes" not in output
 
 
 def test_batches_that_were_set_aside_are_shown_with_their_cause() -> None:
-    progress = rs.ReadProgressResponse(set_aside=[rs.SetAside(ordinal=3, cause="2 learners ended: IndexError")])
-    assert plain_data.progress(progress)["set_aside"] == [{"batch": 3, "cause": "2 learners ended: IndexError"}]
+    progress = rs.ReadProgressResponse(
+        set_aside=[rs.SetAside(ordinal=3, cause="2 learners ended: IndexError")]
+    )
+    assert plain_data.progress(progress)["set_aside"] == [
+        {"batch": 3, "cause": "2 learners ended: IndexError"}
+    ]

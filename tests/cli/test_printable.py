@@ -1,4 +1,4 @@
-"""What models, nodes and dead letters say reaches a terminal as text alone, whichever command prints it."""
+"""Texts of models, nodes and dead letters reach a terminal as text alone, from every command."""
 
 import json
 import logging
@@ -51,15 +51,23 @@ def _renderables() -> list[Any]:
     table.add_row(HOSTILE)
     tree = Tree(HOSTILE)
     tree.add(Text(HOSTILE))
-    return [HOSTILE, Text(HOSTILE, "bold"), table, tree, Group(Panel(HOSTILE), Text.assemble((HOSTILE, "red")))]
+    return [
+        HOSTILE,
+        Text(HOSTILE, "bold"),
+        table,
+        tree,
+        Group(Panel(HOSTILE), Text.assemble((HOSTILE, "red"))),
+    ]
 
 
 @pytest.mark.parametrize("renderable", _renderables(), ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("console", [output.out, output.err], ids=["out", "err"])
-def test_a_console_prints_no_commands_but_its_own(console: Any, renderable: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_console_prints_no_commands_but_its_own(
+    console: Any, renderable: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     console.print(renderable, markup=False)
-    said = "".join(capsys.readouterr())
-    assert "owned" in said and not OBEYED.search(said)
+    text_out = "".join(capsys.readouterr())
+    assert "owned" in text_out and not OBEYED.search(text_out)
 
 
 def test_results_are_printable_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,9 +77,9 @@ def test_results_are_printable_for_people_and_programs(capsys: pytest.CaptureFix
     output.emit(rows, True)
     output.stream([json.dumps(rows, ensure_ascii=False)])
     output.emit_yaml({"reason": HOSTILE})
-    said = capsys.readouterr().out
-    assert not OBEYED.search(said)
-    as_json, streamed, *as_yaml = said.splitlines()[-3:]
+    text_out = capsys.readouterr().out
+    assert not OBEYED.search(text_out)
+    as_json, streamed, *as_yaml = text_out.splitlines()[-3:]
     assert json.loads(as_json) == json.loads(streamed) == rows
     assert yaml.safe_load("\n".join(as_yaml)) == {"reason": HOSTILE}
 
@@ -82,22 +90,24 @@ def test_log_lines_are_printable() -> None:
     except ValueError as error:
         trace = (type(error), error, error.__traceback__)
     record = logging.LogRecord("node", logging.ERROR, __file__, 1, "it said %s", (HOSTILE,), trace)
-    said = PrintableFormatter("%(message)s").format(record)
-    assert said.count("owned") == 2 and not OBEYED.search(said)
+    text_out = PrintableFormatter("%(message)s").format(record)
+    assert text_out.count("owned") == 2 and not OBEYED.search(text_out)
 
 
 def test_commands_print_through_one_module() -> None:
-    """A command that prints by itself would print whatever a stranger said."""
+    """A command that prints by itself would print the control characters of strangers."""
     folder = Path(output.__file__).parents[1]
     allowed = {"console.py", "main.py"}  # main prints its own version
     printing = re.compile(r"\bprint\(|\bConsole\(|typer\.echo|sys\.stdout\.write")
-    found = {
+    result = {
         path.name: line
         for path in folder.rglob("*.py")
         for line in path.read_text().splitlines()
-        if path.name not in allowed and printing.search(re.sub(r"\b(out|err)\.print\(", "", line)) and "def " not in line
+        if path.name not in allowed
+        and printing.search(re.sub(r"\b(out|err)\.print\(", "", line))
+        and "def " not in line
     }
-    assert found == {}
+    assert result == {}
 
 
 @given(st.text(st.characters(codec=None)))
@@ -110,10 +120,14 @@ def test_a_text_is_textual_where_utf_8_has_it(text: str) -> None:
         assert textual(text)
 
 
-@pytest.mark.parametrize("command", [("runs", "show"), ("runs", "cancel"), ("trees", "ls"), ("doctor",), ("train",)])
+@pytest.mark.parametrize(
+    "command", [("runs", "show"), ("runs", "cancel"), ("trees", "ls"), ("doctor",), ("train",)]
+)
 def test_an_argument_in_another_encoding_is_named(command: tuple[str, ...], tmp_path: Path) -> None:
-    """A shell's bytes that are no UTF-8: half characters, which no message can carry."""
+    """A shell's bytes that are no UTF-8 become half characters, which no message can carry."""
     (tmp_path / "store.sqlite").touch()
-    said = banyan(*command, "caf\udce9", "--state", tmp_path)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith("error: the argument 'caf\\udce9' is no UTF-8 text; name it otherwise")
+    text_out = banyan(*command, "caf\udce9", "--state", tmp_path)
+    assert (text_out.returncode, text_out.stdout) == (2, "")
+    assert text_out.stderr.startswith(
+        "error: the argument 'caf\\udce9' is no UTF-8 text; name it otherwise"
+    )

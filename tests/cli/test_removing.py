@@ -1,4 +1,4 @@
-"""`banyan runs rm`: rows, files, and what the broker holds; stopped at any point, it goes on when it is said again."""
+"""`banyan runs rm`: rows, files, and messages; stopped at any point, it continues when repeated."""
 
 import asyncio
 from pathlib import Path
@@ -18,11 +18,11 @@ from tests.treestore.client import Store, served
 
 
 class Stopped(Exception):
-    """The command was ended."""
+    """End of the command."""
 
 
 class Halting(Client):
-    """A client whose command ends before its call `left`."""
+    """Client whose command ends before its call `left`."""
 
     left = 0
 
@@ -34,31 +34,40 @@ class Halting(Client):
 
 
 async def _ended(store: Store, state: Path) -> rs.Run:
-    """A run that is over, with rows, messages, a queue and files."""
+    """Make a run that is over, with rows, messages, a queue and files."""
     for ordinal in range(4):
         await store.grow(store.forge.spec(ordinal))
     run_id = store.forge.run_id
-    await store.bus.consumer(subjects.GROWTH, subjects.growth_durable(run_id), [subjects.growth(run_id)])
+    await store.bus.consumer(
+        subjects.GROWTH, subjects.growth_durable(run_id), [subjects.growth(run_id)]
+    )
     folder = state / "runs" / run_id
     for name in ("checkpoints/step-1-epoch-1/model.safetensors", "loggers/metrics.jsonl"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("x")
     move = rs.MoveRunRequest(
-        run_id=run_id, gateway_epoch=1, from_state=rs.RUN_STATE_TRAINING, to_state=rs.RUN_STATE_SUCCEEDED
+        run_id=run_id,
+        gateway_epoch=1,
+        from_state=rs.RUN_STATE_TRAINING,
+        to_state=rs.RUN_STATE_SUCCEEDED,
     )
     return (await rpc.call(store.runs.MoveRun, move)).run
 
 
 async def _held(store: Store) -> dict[str, int]:
-    """Messages of the run by subject."""
-    found = dict[str, int]()
+    """Return the messages of the run by subject."""
+    result = dict[str, int]()
     for stream in (subjects.LINEAGE, subjects.TRAIN, subjects.GROWTH):
-        found |= {name: 1 for name in await store.bus.subjects_of(stream) if store.forge.run_id in name}
-    return found
+        result |= {
+            name: 1 for name in await store.bus.subjects_of(stream) if store.forge.run_id in name
+        }
+    return result
 
 
 @pytest.mark.parametrize("keep", ["", "metrics"])
-async def test_it_is_gone_on_with_wherever_it_was_stopped(nats_server: Any, tmp_path: Path, monkeypatch, keep: str) -> None:
+async def test_it_is_gone_on_with_wherever_it_was_stopped(
+    nats_server: Any, tmp_path: Path, monkeypatch, keep: str
+) -> None:
     monkeypatch.setattr(removal, "_ROWS", 6)
     state = tmp_path / "state"
     async with served(nats_server.url, state) as store:
@@ -75,13 +84,17 @@ async def test_it_is_gone_on_with_wherever_it_was_stopped(nats_server: Any, tmp_
                     continue
         assert calls >= 3, "it was stopped before"
         assert not await _held(store)
-        assert subjects.growth_durable(run.run_id) not in await store.bus.ack_floors(subjects.GROWTH)
+        assert subjects.growth_durable(run.run_id) not in await store.bus.ack_floors(
+            subjects.GROWTH
+        )
         folder = state / "runs" / run.run_id
         assert not (folder / "checkpoints").exists()
         assert (folder / "loggers" / "metrics.jsonl").exists() == bool(keep)
         with Client(store.address) as client:
             if keep:
-                assert (await asyncio.to_thread(client.run, run.run_id)).state == rs.RUN_STATE_SUCCEEDED
+                assert (
+                    await asyncio.to_thread(client.run, run.run_id)
+                ).state == rs.RUN_STATE_SUCCEEDED
                 assert not await asyncio.to_thread(client.trees, run.run_id)
             else:
                 with pytest.raises(NotFound):
@@ -89,7 +102,7 @@ async def test_it_is_gone_on_with_wherever_it_was_stopped(nats_server: Any, tmp_
 
 
 async def test_files_that_are_not_ours_stay(nats_server: Any, tmp_path: Path) -> None:
-    """A folder that somebody named may hold more."""
+    """A folder that a person named may hold more."""
     state, mine = tmp_path / "state", tmp_path / "mine"
     (mine / "checkpoints").mkdir(parents=True)
     (mine / "thesis.txt").write_text("x")

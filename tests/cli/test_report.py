@@ -1,4 +1,4 @@
-"""Which trees the report shows, and intervals against hand-computed ones."""
+"""Trees in the report, and intervals against hand-computed ones."""
 
 import pytest
 from rich.console import Console
@@ -11,12 +11,14 @@ from banyan.v1 import treestore_service_pb2 as ts
 
 
 def summary(name: int, mean: float | None, leaves: int = 4) -> ts.TreeSummary:
-    return ts.TreeSummary(tree_id=bytes([name]), leaves=leaves, **({} if mean is None else {"mean_reward": mean}))
+    return ts.TreeSummary(
+        tree_id=bytes([name]), leaves=leaves, **({} if mean is None else {"mean_reward": mean})
+    )
 
 
 def shown(*summaries: ts.TreeSummary, varied: tuple[int, ...] = ()) -> list[tuple[str, int]]:
-    found = extremes(summaries, lambda s: s.tree_id[0] in varied)
-    return [(title.split(" (")[0], s.tree_id[0]) for title, s in found]
+    result = extremes(summaries, lambda s: s.tree_id[0] in varied)
+    return [(title.split(" (")[0], s.tree_id[0]) for title, s in result]
 
 
 def test_the_best_tree_is_the_best_and_the_worst_is_the_worst() -> None:
@@ -38,7 +40,14 @@ def test_equal_trees_are_shown_once_and_none_not_at_all() -> None:
 
 def progress(**sums: tuple[float, int]) -> rs.ReadProgressResponse:
     evals = [
-        rs.EvalProgress(label=label.replace("_", "-"), groups=4, done=4, scored=4, reward_sum=total, correct=right)
+        rs.EvalProgress(
+            label=label.replace("_", "-"),
+            groups=4,
+            done=4,
+            scored=4,
+            reward_sum=total,
+            correct=right,
+        )
         for label, (total, right) in sums.items()
     ]
     return rs.ReadProgressResponse(evals=evals)
@@ -48,13 +57,15 @@ def printed(progress: rs.ReadProgressResponse) -> str:
     table = evaluation_table(progress)
     assert table is not None
     console = Console(width=120)
-    with console.capture() as said:
+    with console.capture() as output:
         console.print(table)
-    return said.get()
+    return output.get()
 
 
 def test_graded_rewards_are_shown_as_means_and_right_answers_as_shares() -> None:
-    graded = printed(progress(before_greedy=(1.0, 0), after_greedy=(2.5, 0), before_sampled=(0.5, 0)))
+    graded = printed(
+        progress(before_greedy=(1.0, 0), after_greedy=(2.5, 0), before_sampled=(0.5, 0))
+    )
     assert "mean reward" in graded and "%" not in graded
     assert [line.split() for line in graded.splitlines()[2:]] == [
         ["greedy", "4", "0.250", "0.625"],
@@ -71,9 +82,13 @@ def test_where_nothing_was_measured_there_is_no_table() -> None:
 def test_what_could_not_be_scored_is_said_with_a_reason() -> None:
     samples = rs.SampleCounts(leaves=16, scored=12, unscorable=4)
     evals = [rs.EvalProgress(label="before-greedy", groups=2, done=2, scored=1, unscorable=1)]
-    some = rs.ReadProgressResponse(samples=samples, evals=evals)
-    assert unscored(some, lambda: "mine: EXCEPTION: odd").startswith("5 of 18 leaves could not be scored")
-    assert unscored(some, lambda: "mine: EXCEPTION: odd").endswith("such as: mine: EXCEPTION: odd")
+    several = rs.ReadProgressResponse(samples=samples, evals=evals)
+    assert unscored(several, lambda: "mine: EXCEPTION: odd").startswith(
+        "5 of 18 leaves could not be scored"
+    )
+    assert unscored(several, lambda: "mine: EXCEPTION: odd").endswith(
+        "such as: mine: EXCEPTION: odd"
+    )
     assert unscored(progress(before_greedy=(1.0, 1)), lambda: "nobody asks") == ""
 
 
@@ -89,8 +104,12 @@ def test_the_curve_stays_in_its_range() -> None:
 
 
 def test_what_came_to_nothing_is_said_with_a_reason() -> None:
-    some = rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11, dropped=5))
+    several = rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11, dropped=5))
     assert (
-        given_up(some, lambda: "NO_ROOM: 40,031 tokens") == "5 of 11 groups were given up, such as: NO_ROOM: 40,031 tokens"
+        given_up(several, lambda: "NO_ROOM: 40,031 tokens")
+        == "5 of 11 groups were given up, such as: NO_ROOM: 40,031 tokens"
     )
-    assert given_up(rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11)), lambda: "nobody asks") == ""
+    assert (
+        given_up(rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11)), lambda: "nobody asks")
+        == ""
+    )

@@ -1,4 +1,4 @@
-"""The commands that look at a run that is over, on a real one: a few steps on the scripted engine."""
+"""Commands that read a run that is over, on a real one: a few steps on the scripted engine."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,9 @@ def banyan(state: Path, *arguments: str | Path) -> Said[str]:
 
 
 def result(state: Path, *arguments: str | Path) -> Any:
-    said = banyan(state, *arguments, "--json")
-    assert said.returncode == 0, said.stderr
-    return json.loads(said.stdout)
+    output = banyan(state, *arguments, "--json")
+    assert output.returncode == 0, output.stderr
+    return json.loads(output.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def run_id(state: Path) -> str:
 
 @pytest.fixture(scope="module")
 def exported(state: Path, run_id: str) -> list[dict[str, Any]]:
-    said = banyan(state, "trees", "export", run_id)
-    return [json.loads(line) for line in said.stdout.splitlines()]
+    output = banyan(state, "trees", "export", run_id)
+    return [json.loads(line) for line in output.stdout.splitlines()]
 
 
 def test_a_segments_whole_life(state: Path, exported: list[dict[str, Any]]) -> None:
@@ -55,23 +55,37 @@ def test_a_segments_whole_life(state: Path, exported: list[dict[str, Any]]) -> N
     shown = banyan(state, "lineage", leaf["id"][:16]).stdout
     assert f"which made policy step {batch['policy']['step']}" in shown and leaf["id"][:16] in shown
     other = format(int(leaf["id"][10], 16) ^ 1, "x")
-    wrong = banyan(state, "lineage", leaf["id"][:10] + other)  # an odd number of digits, the last one wrong
+    wrong = banyan(
+        state, "lineage", leaf["id"][:10] + other
+    )  # an odd number of digits, the last one wrong
     assert wrong.returncode == 1 and "there is no segment" in wrong.stderr
 
 
-def test_a_tree_is_shown_with_the_advantages_of_its_whole_group(state: Path, exported: list[dict[str, Any]]) -> None:
-    tree = next(t for t in exported if "/train/" in t["group_id"] and len({n["reward"] for n in t["nodes"]}) > 2)
+def test_a_tree_is_shown_with_the_advantages_of_its_whole_group(
+    state: Path, exported: list[dict[str, Any]]
+) -> None:
+    tree = next(
+        t
+        for t in exported
+        if "/train/" in t["group_id"] and len({n["reward"] for n in t["nodes"]}) > 2
+    )
     assert result(state, "trees", "show", tree["tree_id"])["tree_id"] == tree["tree_id"]
     members = [t for t in exported if t["group_id"] == tree["group_id"]]
     rewards = [n["reward"] for t in members for n in t["nodes"] if n["reward"] is not None]
     assert len(members) == 2 and len(rewards) == 8
     mean = sum(rewards) / 8
-    deviation = (sum((r - mean) ** 2 for r in rewards) / 7) ** 0.5  # of a sample, as the estimator takes it
+    deviation = (
+        sum((r - mean) ** 2 for r in rewards) / 7
+    ) ** 0.5  # of a sample, as the estimator takes it
     shown = banyan(state, "trees", "show", tree["tree_id"][:16]).stdout
     for reward in {n["reward"] for n in tree["nodes"] if n["reward"] is not None}:
         wanted = (reward - mean) / deviation
-        found = {float(line.rsplit(" ", 1)[1]) for line in shown.splitlines() if f"reward {reward:g}" in line}
-        assert found and all(abs(value - wanted) < 0.002 for value in found), (wanted, shown)
+        outcome = {
+            float(line.rsplit(" ", 1)[1])
+            for line in shown.splitlines()
+            if f"reward {reward:g}" in line
+        }
+        assert outcome and all(abs(value - wanted) < 0.002 for value in outcome), (wanted, shown)
 
 
 def test_the_plans_that_grew_a_tree_are_shown(state: Path, exported: list[dict[str, Any]]) -> None:
@@ -83,15 +97,19 @@ def test_the_plans_that_grew_a_tree_are_shown(state: Path, exported: list[dict[s
     assert {segment for plan in plans for segment in plan["segments"]} == grown
 
 
-def test_a_run_is_exported_whole(state: Path, run_id: str, tmp_path: Path, exported: list[dict[str, Any]]) -> None:
-    said = result(state, "export", run_id, "--to", tmp_path / "out")
-    assert said["trees"] == len(exported) and said["checkpoint"].startswith("step-00000002")
+def test_a_run_is_exported_whole(
+    state: Path, run_id: str, tmp_path: Path, exported: list[dict[str, Any]]
+) -> None:
+    output = result(state, "export", run_id, "--to", tmp_path / "out")
+    assert output["trees"] == len(exported) and output["checkpoint"].startswith("step-00000002")
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}, "the masters are, and are not rounded"
-    again = banyan(state, "export", run_id, "--to", tmp_path / "out")
-    assert again.returncode == 2 and "not empty" in again.stderr
+    assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}, (
+        "the masters are, and are not rounded"
+    )
+    repeated = banyan(state, "export", run_id, "--to", tmp_path / "out")
+    assert repeated.returncode == 2 and "not empty" in repeated.stderr
     (tmp_path / "file").write_text("")
     onto = banyan(state, "export", run_id, "--to", tmp_path / "file")
     assert onto.returncode == 2 and "not a folder" in onto.stderr and "Traceback" not in onto.stderr

@@ -1,4 +1,5 @@
-"""`banyan train --resume` of a run whose rows are gone: said by name before anything starts, and the run stays as it is."""
+"""`banyan train --resume` of a run without its rows: refused by name, and the run stays as it
+is."""
 
 import asyncio
 import json
@@ -19,47 +20,65 @@ RUN = "mine-00000000"
 
 
 async def _paused(nats: str, state: Path, recipe: dict[str, Any]) -> None:
-    """Leaves a run of this recipe in the folder, paused."""
+    """Leave a paused run of this recipe in the folder."""
     async with served(nats, state, begin=False) as store:
-        epoch = (await rpc.call(store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        run = rs.Run(run_id=RUN, recipe_json=resolve(recipe).model_dump_json(), state=rs.RUN_STATE_TRAINING)
-        await rpc.call(store.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=epoch))
+        epoch = (
+            await rpc.call(store.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
+        ).epoch
+        run = rs.Run(
+            run_id=RUN, recipe_json=resolve(recipe).model_dump_json(), state=rs.RUN_STATE_TRAINING
+        )
+        await rpc.call(
+            store.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=epoch)
+        )
         move = rs.MoveRunRequest(
-            run_id=RUN, gateway_epoch=epoch, from_state=rs.RUN_STATE_TRAINING, to_state=rs.RUN_STATE_PAUSED
+            run_id=RUN,
+            gateway_epoch=epoch,
+            from_state=rs.RUN_STATE_TRAINING,
+            to_state=rs.RUN_STATE_PAUSED,
         )
         await rpc.call(store.runs.MoveRun, move)
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The sessions that were begun; none of them runs."""
-    made: list[str] = []
+    """Record the sessions that begin; none of them runs."""
+    created: list[str] = []
 
     async def run(self: Session) -> int:
-        made.append("a session")
+        created.append("a session")
         return 0
 
     monkeypatch.setattr(Session, "run", run)
-    return made
+    return created
 
 
-def test_a_run_whose_rows_are_gone_is_left_as_it_is(nats_server: Any, tmp_path: Path, begun: list[str]) -> None:
+def test_a_run_whose_rows_are_gone_is_left_as_it_is(
+    nats_server: Any, tmp_path: Path, begun: list[str]
+) -> None:
     rows, state = tmp_path / "rows.jsonl", tmp_path / "state"
     rows.write_text('{"question": "1+1"}\n')
     (tmp_path / "mine.py").write_text("def f(completion, **row):\n    return 1.0\n")
     recipe = {"name": "mine", "model": whole_model(tmp_path), "resources": {"engine": "scripted"}}
-    recipe |= {"task": {"name": "file", "path": str(rows), "prompt": "question", "reward": "mine:f"}}
-    recipe |= {"filter": [{"name": "number"}]}  # no function of the user's, whose trial would read the rows as well
+    recipe |= {
+        "task": {"name": "file", "path": str(rows), "prompt": "question", "reward": "mine:f"}
+    }
+    recipe |= {
+        "filter": [{"name": "number"}]
+    }  # no function of the user's, whose trial would read the rows as well
     asyncio.run(_paused(nats_server.url, state, recipe))
 
     rows.rename(tmp_path / "away.jsonl")
-    said = banyan("train", "--resume", "--state", state, cwd=tmp_path)
-    assert said.returncode == 2, said
-    assert f"run {RUN} cannot go on, and stays as it is: task.path '{rows}': there is no file {rows}" in said.stderr
+    output = banyan("train", "--resume", "--state", state, cwd=tmp_path)
+    assert output.returncode == 2, output
+    assert (
+        f"run {RUN} cannot go on, and stays as it is: task.path '{rows}': there is no file {rows}"
+        in output.stderr
+    )
     assert not begun
     (run,) = json.loads(banyan("runs", "ls", "--state", state, "--json").stdout)
     assert (run["run_id"], run["state"]) == (RUN, "PAUSED")
 
     (tmp_path / "away.jsonl").rename(rows)
-    said = banyan("train", "--resume", "--state", state, cwd=tmp_path)
-    assert said.returncode == 0 and begun == ["a session"], said
+    output = banyan("train", "--resume", "--state", state, cwd=tmp_path)
+    assert output.returncode == 0 and begun == ["a session"], output

@@ -1,4 +1,4 @@
-"""`banyan train` at awkward moments: Ctrl-C before there is a run, or as it ends; a store that cannot answer for a while."""
+"""`banyan train` at awkward moments: Ctrl-C before and after a run, a store that is away."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ DONE = rs.Run(run_id="r", state=rs.RUN_STATE_SUCCEEDED)
 
 
 class Gateway(GatewayServiceServicer):
-    """Fails first, then says that the run is over."""
+    """Gateway that fails first, then reports that the run is over."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -53,7 +53,9 @@ class Gateway(GatewayServiceServicer):
 
 @contextlib.asynccontextmanager
 async def stub(gateway: Gateway) -> AsyncIterator[Any]:
-    server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], [])
+    server = await rpc.serve(
+        "127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(gateway, s)], []
+    )
     async with rpc.channel(server.address) as channel:
         yield GatewayServiceStub(channel)
     await server.stop(0)
@@ -65,48 +67,49 @@ def session(tmp_path: Path) -> Session:
 
 
 async def test_a_store_that_does_not_answer_for_a_while_ends_no_session(tmp_path: Path) -> None:
-    made, gateway = session(tmp_path), Gateway()
-    made._supervisor = object()  # type: ignore[assignment]
+    created, gateway = session(tmp_path), Gateway()
+    created._supervisor = object()  # type: ignore[assignment]
     async with stub(gateway) as asked, asyncio.timeout(20):
-        assert (await made._watch(asked, "r")).state == rs.RUN_STATE_SUCCEEDED
+        assert (await created._watch(asked, "r")).state == rs.RUN_STATE_SUCCEEDED
     assert gateway.asked == 2
 
 
 async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, finished = session(tmp_path), []
+    created, finished = session(tmp_path), []
 
     async def finish(gateway: Any, run: rs.Run) -> int:
         finished.append(run.state)
         return 0
 
-    monkeypatch.setattr(made, "_finish", finish)
+    monkeypatch.setattr(created, "_finish", finish)
     async with stub(Gateway()) as asked:
-        assert await made._pause(asked, "r") == 0
+        assert await created._pause(asked, "r") == 0
     assert finished == [rs.RUN_STATE_SUCCEEDED] and "--resume" not in capsys.readouterr().err
 
 
 async def test_ctrl_c_is_heard_while_services_that_hang_are_asked_for_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = session(tmp_path)
+    created = session(tmp_path)
 
     async def hangs(gateway: Any) -> rs.Run:
         await asyncio.sleep(60)
         return DONE
 
-    monkeypatch.setattr(made, "_open", hangs)
-    asyncio.get_running_loop().call_later(0.05, made._on_signal)
+    monkeypatch.setattr(created, "_open", hangs)
+    asyncio.get_running_loop().call_later(0.05, created._on_signal)
     async with asyncio.timeout(2.0):
-        assert await made._begin(None) is None  # type: ignore[arg-type]
+        assert await created._begin(None) is None  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def begin(tmp_path: Path, *before: str) -> "Iterator[subprocess.Popen[str]]":
-    """`banyan train`, in the middle of its start: nothing serves yet. What a test does not end ends with it.
+    """Start `banyan train` and stop in the middle of its start: nothing serves yet.
 
-    As from a terminal, also where the tests themselves were started with nohup.
+    A process that a test does not end, ends with it. It runs as from a terminal, also if the tests
+    themselves were started with nohup.
     """
     recipe = {
         "name": "x",
@@ -146,14 +149,20 @@ def begin(tmp_path: Path, *before: str) -> "Iterator[subprocess.Popen[str]]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with begin(tmp_path) as process:
         process.send_signal(number)
         begun = time.monotonic()
-        said, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=30)
         assert time.monotonic() - begun < 4.0  # two seconds, on cores that others use
-    assert process.returncode == module.INTERRUPTED, said
-    assert "stopped before a run was begun" in said and "Traceback" not in said and "run x-" not in said
+    assert process.returncode == module.INTERRUPTED, output
+    assert (
+        "stopped before a run was begun" in output
+        and "Traceback" not in output
+        and "run x-" not in output
+    )
     listed = tmp_path / "s" / "processes.json"
     rows = yaml.safe_load(listed.read_text()) if listed.exists() else []
     assert not [row for row in rows if row["pid"] and _alive(row["pid"])]

@@ -1,4 +1,4 @@
-"""Each service imports with only its own extra: packages of the other extras are hidden from a fresh interpreter."""
+"""Each service imports with only its own extra: packages of other extras are hidden from it."""
 
 import subprocess
 import sys
@@ -41,22 +41,31 @@ def distributions(extras: list[str]) -> set[str]:
 def hidden_modules(service: str) -> list[str]:
     others = distributions(list(PROJECT["optional-dependencies"])) - distributions([service])
     others -= {canonicalize_name(Requirement(r).name) for r in PROJECT["dependencies"]}
-    modules = [m for m, names in packages_distributions().items() if {canonicalize_name(n) for n in names} & others]
+    modules = [
+        m
+        for m, names in packages_distributions().items()
+        if {canonicalize_name(n) for n in names} & others
+    ]
     return sorted(set(modules) - {"google"})
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_imports_with_only_its_own_extra(service: str) -> None:
     probe = PROBE.format(hidden=hidden_modules(service), service=service)
-    result = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_banyan_is_light() -> None:
     code = (
-        "import sys, banyan.client, banyan.recipe_loader.load, banyan.view, banyan.cli.main; print('torch' in sys.modules)"
+        "import sys, banyan.client, banyan.recipe_loader.load, banyan.view, banyan.cli.main; "
+        "print('torch' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert result.stdout.strip() == "False", result.stderr
 
 

@@ -1,4 +1,4 @@
-"""The services' READMEs can be read in the same order: what all of them say stands under the same headings."""
+"""The services' READMEs have the same headings in the same order."""
 
 import re
 from pathlib import Path
@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 
 SERVICES = Path(__file__).parents[2] / "services"
-HEADINGS = ["What it does", "What goes in and out", "Files", "Settings", "When things fail", "Tests"]
+HEADINGS = [
+    "What it does",
+    "What goes in and out",
+    "Files",
+    "Settings",
+    "When things fail",
+    "Tests",
+]
 
 
-@pytest.mark.parametrize("service", ["gateway", "learner", "rollout", "supervisor", "treestore", "verifier"])
+@pytest.mark.parametrize(
+    "service", ["gateway", "learner", "rollout", "supervisor", "treestore", "verifier"]
+)
 def test_a_readme_has_the_headings_of_all_in_their_order(service: str) -> None:
-    found = re.findall(r"^## (.+)$", (SERVICES / service / "README.md").read_text(), re.MULTILINE)
-    assert [heading for heading in found if heading in HEADINGS] == HEADINGS
+    result = re.findall(r"^## (.+)$", (SERVICES / service / "README.md").read_text(), re.MULTILINE)
+    assert [heading for heading in result if heading in HEADINGS] == HEADINGS

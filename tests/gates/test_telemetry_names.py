@@ -1,4 +1,4 @@
-"""Every span, metric and attribute name in the code is in the schema, and every name of the schema is used."""
+"""Names of spans, metrics and attributes: code and schema have the same."""
 
 import ast
 from collections.abc import Iterator

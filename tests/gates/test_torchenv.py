@@ -1,4 +1,4 @@
-"""Processes that load torch settle how its threads wait before it is imported, however they were started."""
+"""Processes that load torch set the waiting of its threads before, however they were started."""
 
 import json
 import os
@@ -21,12 +21,19 @@ main()
 @pytest.mark.parametrize("service", ["rollout", "learner"])
 @pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}])
 def test_threads_are_settled_before_torch_is_imported(service: str, own: dict[str, str]) -> None:
-    bare = {name: value for name, value in os.environ.items() if name not in torch_environment.SETTINGS}
+    bare = {
+        name: value for name, value in os.environ.items() if name not in torch_environment.SETTINGS
+    }
     command = [sys.executable, "-c", _MAIN.format(service=service)]
-    said = subprocess.run(command, env=bare | own, capture_output=True, text=True, check=True, timeout=60).stdout
-    name, torch, environ = json.loads(said)
+    output = subprocess.run(
+        command, env=bare | own, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    name, torch, environ = json.loads(output)
     assert name == service and not torch
-    assert {key: environ.get(key) for key in torch_environment.SETTINGS} == {**torch_environment.SETTINGS, **own}
+    assert {key: environ.get(key) for key in torch_environment.SETTINGS} == {
+        **torch_environment.SETTINGS,
+        **own,
+    }
 
 
 _BOUND = """
@@ -58,12 +65,24 @@ print(json.dumps(seen))
 
 
 @pytest.mark.skipif(len(torch_environment.CORES) < 2, reason="one core: nothing to keep to")
-@pytest.mark.parametrize(("threads", "compute"), [(len(torch_environment.CORES), 1), (1, len(torch_environment.CORES))])
-def test_threads_keep_to_their_cores_where_there_is_one_for_each(threads: int, compute: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "compute"), [(len(torch_environment.CORES), 1), (1, len(torch_environment.CORES))]
+)
+def test_threads_keep_to_their_cores_where_there_is_one_for_each(
+    threads: int, compute: int
+) -> None:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     command = [sys.executable, "-c", _BOUND.format(threads=threads)]
-    said = json.loads(subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60).stdout)
-    assert said == {"compute": compute, "main": len(torch_environment.CORES), "digest": len(torch_environment.CORES)}
+    output = json.loads(
+        subprocess.run(
+            command, env=bare, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+    )
+    assert output == {
+        "compute": compute,
+        "main": len(torch_environment.CORES),
+        "digest": len(torch_environment.CORES),
+    }
 
 
 _FREED = """
@@ -85,5 +104,5 @@ print(full - held())
 @pytest.mark.parametrize(("way", "given_back"), [("keep", False), ("as it is", True)])
 def test_memory_that_is_freed_is_kept_where_that_is_asked(way: str, given_back: bool) -> None:
     command = [sys.executable, "-c", _FREED, way]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert (int(said) * 4096 > 32 << 20) == given_back
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert (int(output) * 4096 > 32 << 20) == given_back

@@ -18,7 +18,9 @@ def test_there_are_145_rows_with_right_answers():
 
 def test_no_operand_pair_is_on_both_sides_and_about_30_percent_is_held_out():
     sides = split(load(TASK, Path(".")), TASK)
-    pairs = [{frozenset((row["a"], row["b"])) for row in side} for side in (sides.train, sides.held_out)]
+    pairs = [
+        {frozenset((row["a"], row["b"])) for row in side} for side in (sides.train, sides.held_out)
+    ]
     assert not pairs[0] & pairs[1]
     assert 0.28 <= len(sides.held_out) / 145 <= 0.32
     assert len(sides.train) + len(sides.held_out) == 145

@@ -1,4 +1,4 @@
-"""Rows from the user's file: what is read, and how a bad row is named."""
+"""Rows from the user's file: accepted forms, and the names of bad rows."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,10 @@ def write(folder: Path, *lines: str) -> Path:
 
 def test_a_relative_path_is_meant_from_the_base_and_blank_lines_are_skipped(tmp_path):
     write(tmp_path, '{"prompt": "a", "gold": 1}', "", '{"prompt": "b", "gold": 2}')
-    assert load(task("rows.jsonl"), tmp_path) == [{"prompt": "a", "gold": 1}, {"prompt": "b", "gold": 2}]
+    assert load(task("rows.jsonl"), tmp_path) == [
+        {"prompt": "a", "gold": 1},
+        {"prompt": "b", "gold": 2},
+    ]
 
 
 def test_parquet_and_json_lines_give_the_same_rows(tmp_path):
@@ -71,7 +74,9 @@ def test_a_row_that_no_message_could_carry_is_refused_with_its_size(tmp_path, su
     rows = [{"prompt": "good", "note": "x" * 250_000}, {"prompt": "good", "note": "x" * 300 * 1024}]
     write(tmp_path, *(json.dumps(row) for row in rows))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    with pytest.raises(InvalidInput, match=rf"rows.{suffix} (line|row) 2 is a row of 300 KiB .* 256"):
+    with pytest.raises(
+        InvalidInput, match=rf"rows.{suffix} (line|row) 2 is a row of 300 KiB .* 256"
+    ):
         load(task(f"rows.{suffix}"), tmp_path)
 
 
@@ -111,10 +116,15 @@ def test_parquet_values_without_a_json_form_are_named_by_row(tmp_path):
 
 
 def test_the_same_prompt_never_lands_on_both_sides(tmp_path):
-    write(tmp_path, *(json.dumps({"prompt": f"  p{i % 7}  {'x' * (i % 2)}", "n": i}) for i in range(70)))
+    write(
+        tmp_path,
+        *(json.dumps({"prompt": f"  p{i % 7}  {'x' * (i % 2)}", "n": i}) for i in range(70)),
+    )
     source = task("rows.jsonl", holdout=0.4)
     sides = split(load(source, tmp_path), source)
-    prompts = [{" ".join(row["prompt"].split()) for row in side} for side in (sides.train, sides.held_out)]
+    prompts = [
+        {" ".join(row["prompt"].split()) for row in side} for side in (sides.train, sides.held_out)
+    ]
     assert not prompts[0] & prompts[1]
     assert len(sides.held_out) == 25  # five problems of five rows fit into 28
 

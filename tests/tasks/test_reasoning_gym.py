@@ -15,21 +15,26 @@ def rows(dataset: str, **more):
 
 
 def test_rows_are_plain_json_and_the_same_for_the_same_seed():
-    made = rows("countdown", seed=3)
-    assert made == json.loads(json.dumps(made)) == rows("countdown", seed=3) != rows("countdown", seed=4)
-    assert set(made[0]) == {"dataset", "config", "question", "answer", "metadata"}
+    created = rows("countdown", seed=3)
+    assert (
+        created
+        == json.loads(json.dumps(created))
+        == rows("countdown", seed=3)
+        != rows("countdown", seed=4)
+    )
+    assert set(created[0]) == {"dataset", "config", "question", "answer", "metadata"}
 
 
 def test_settings_of_the_generator_are_used_and_kept():
-    made = rows("leg_counting", config={"min_animals": 2, "max_animals": 2})
-    assert made[0]["config"] == {"min_animals": 2, "max_animals": 2}
+    created = rows("leg_counting", config={"min_animals": 2, "max_animals": 2})
+    assert created[0]["config"] == {"min_animals": 2, "max_animals": 2}
 
 
 def test_messages_and_split_use_the_question():
     task = Task(name="reasoning-gym", dataset="leg_counting", size=12, holdout=0.25)
-    made = load(task, Path("."))
-    assert messages(made[0], task) == [{"role": "user", "content": made[0]["question"]}]
-    assert len(split(made, task).held_out) == 3
+    created = load(task, Path("."))
+    assert messages(created[0], task) == [{"role": "user", "content": created[0]["question"]}]
+    assert len(split(created, task).held_out) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checks that rules are made of: levels and trends of a series, each with its evidence. Pure."""
+"""Checks that rules are made of: levels and trends of a series, each with its evidence."""
 
 import math
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from banyan.cli.doctor.series import Evidence, Measured, Series, Thirds
 Found = tuple[Evidence, ...]
 Check = Callable[[Series], Found | None]
 TAIL = 5.0
-BEST_OF_MANY = 3.0  # standard errors by which the best of many windows may exceed another by chance
+BEST_OF_MANY = 3.0  # standard errors that the best of many windows may lie higher by chance
 LOST = 0.2  # share of the best reward whose loss is a collapse
 
 
 def above(name: str, limit: float, over: int = 10) -> Check:
-    """Whether the newest values are above a limit, on average."""
+    """Hold where the newest values are above a limit, on average."""
 
     def check(series: Series) -> Found | None:
         level = series.level(name, over)
@@ -23,7 +23,7 @@ def above(name: str, limit: float, over: int = 10) -> Check:
 
 
 def below(name: str, limit: float) -> Check:
-    """Whether the newest values are below a limit, on average."""
+    """Hold where the newest values are below a limit, on average."""
 
     def check(series: Series) -> Found | None:
         level = series.level(name)
@@ -33,20 +33,22 @@ def below(name: str, limit: float) -> Check:
 
 
 def either(*checks: Check) -> Check:
-    """What those show that hold; None where none does."""
+    """Hold where any check does, with the evidence of those that hold."""
 
     def check(series: Series) -> Found | None:
-        return tuple(evidence for one in checks for evidence in one(series) or ()) or None
+        return tuple(evidence for check in checks for evidence in check(series) or ()) or None
 
     return check
 
 
 def every(*checks: Check) -> Check:
-    """What all show; None where one does not hold."""
+    """Hold where all checks do, with the evidence of all."""
 
     def check(series: Series) -> Found | None:
-        found = [one(series) for one in checks]
-        return tuple(evidence for one in found for evidence in one or ()) if all(found) else None
+        results = [check(series) for check in checks]
+        if not all(results):
+            return None
+        return tuple(evidence for result in results for evidence in result or ())
 
     return check
 
@@ -84,7 +86,7 @@ def grows(name: str, by: float) -> Check:
 
 
 def collapses(name: str) -> Check:
-    """Hold where the newest values lie below the best ones before by a fifth, and by more than chance makes of many."""
+    """Hold where the newest values lie below the best earlier ones by a fifth and beyond chance."""
 
     def check(series: Series) -> Found | None:
         windows = series.windows(name)
@@ -101,7 +103,8 @@ def collapses(name: str) -> Check:
 
 
 def vanishes(name: str, to: float, floor: float) -> Check:
-    """Hold where the newest values are next to nothing: at most this share of the first ones, and below a floor."""
+    """Hold where the newest values are next to nothing: at most this share of the first ones, and
+    below a floor."""
 
     def check(series: Series) -> Found | None:
         windows = series.windows(name)
@@ -126,22 +129,22 @@ def _trend(name: str, holds: Callable[[Thirds], bool]) -> Check:
 
 
 def rises(name: str, by: float = 0.0) -> Check:
-    """Whether the curve rises beyond its noise, and by this share at least."""
+    """Hold where the curve rises beyond its noise, and by this share at least."""
     return _trend(name, lambda t: t.rises and t.last >= (1.0 + by) * t.first)
 
 
 def falls(name: str, to: float = 1.0) -> Check:
-    """Whether the curve falls one way beyond its noise, to this share at most."""
+    """Hold where the curve falls steadily beyond its noise, to this share at most."""
     return _trend(name, lambda t: t.falls and t.steady and t.last <= to * t.first)
 
 
 def stalls(name: str) -> Check:
-    """Whether the curve does not rise."""
+    """Hold where the curve does not rise."""
     return _trend(name, lambda t: not t.rises)
 
 
 def long_tail(series: Series) -> Found | None:
-    """The longest completions against the middle one."""
+    """Hold where the longest completions are many times as long as the median one."""
     long, middle = series.level("completion_tokens_p99"), series.level("completion_tokens_median")
     if not long or not middle or long.value <= TAIL * max(1.0, middle.value):
         return None
@@ -149,7 +152,7 @@ def long_tail(series: Series) -> Found | None:
 
 
 def held_out_falls(series: Series) -> Found | None:
-    """The newest evaluation against the best one before it, beyond what chance does to n answers."""
+    """Hold where the newest evaluation is below the best earlier one, beyond chance."""
     if len(series.held_out) < 2:
         return None
     *before, now = series.held_out
@@ -160,6 +163,6 @@ def held_out_falls(series: Series) -> Found | None:
 
 
 def _chance(a: Measured, b: Measured) -> float:
-    """Two standard errors of a difference of rewards in 0..1."""
+    """Return two standard errors of a difference of rewards in 0..1."""
     variances = [max(0.01, m.reward * (1.0 - m.reward)) / max(1, m.n) for m in (a, b)]
     return 2.0 * math.sqrt(sum(variances))

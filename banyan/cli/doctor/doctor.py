@@ -1,4 +1,4 @@
-"""`banyan doctor`: checks this machine, and says what to do; `banyan doctor RUN` looks at a run's metrics instead."""
+"""`banyan doctor`: check this machine; `banyan doctor RUN`: diagnose a run by its metrics."""
 
 import importlib.util
 import os
@@ -18,7 +18,8 @@ from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render.console import emit
 from banyan.errors import BanyanError
 
-FREE_GB = 5  # two checkpoints of a model of 135M, 1.6 GiB each, and one that is being written; the rest is small
+# Two checkpoints of a model of 135M, 1.6 GiB each, and one that is being written.
+FREE_GB = 5
 Check = tuple[str, bool, str]
 
 
@@ -31,8 +32,9 @@ def doctor(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Checks python, torch, the model, ports, the sandbox, disk and nats: exit status 1 if anything is wrong. With RUN: says
-    what the run's metrics show, which part of the recipe is at fault, and what to set; exit status 0."""
+    """Check python, torch, the model, ports, the sandbox, disk and nats: exit status 1 if anything
+    is wrong. With RUN: show the run's symptoms in its metrics, the part of the recipe at fault, and
+    settings to change; exit status 0."""
     if run_id:
         run_report.examine(run_id, state, as_json)
         return
@@ -62,22 +64,23 @@ def _checks(model: str, state: Path) -> Iterator[Check]:
 
 
 def _python() -> str:
-    found = sys.version.split()[0]
+    running = sys.version.split()[0]
     if sys.version_info >= (3, 14):
-        raise OSError(f"python {found} is newer than Banyan was tried with; use 3.11")
-    return found
+        raise OSError(f"python {running} is newer than Banyan was tried with; use 3.11")
+    return running
 
 
 def _torch() -> str:
     if importlib.util.find_spec("torch") is None:
         raise OSError("torch is not installed: pip install torch==2.13.0")
-    found = version("torch")
+    installed = version("torch")
     for other in ("torchvision", "torchaudio"):
-        if importlib.util.find_spec(other) is not None and "+cpu" in found:
+        if importlib.util.find_spec(other) is not None and "+cpu" in installed:
             raise OSError(
-                f"{other} is installed beside the CPU torch and breaks transformers: pip uninstall {other}"
+                f"{other} is installed beside the CPU torch and breaks transformers: pip uninstall "
+                f"{other}"
             )
-    return found
+    return installed
 
 
 def _model(name: str) -> str:
@@ -111,15 +114,15 @@ def _sandbox() -> str:
 
 
 def _disk(state: Path) -> str:
-    at = next(
-        p for p in (state.absolute(), *state.absolute().parents) if p.exists()
-    )  # the disk that it will lie on
-    with tempfile.TemporaryFile(dir=at) as probe:  # OSError says where and why not
+    # The nearest existing folder is on the disk of the state folder.
+    at = next(p for p in (state.absolute(), *state.absolute().parents) if p.exists())
+    with tempfile.TemporaryFile(dir=at) as probe:  # its OSError names the place and the reason
         probe.write(b"x")
     free = shutil.disk_usage(at).free / 2**30
     if free < FREE_GB:
         raise OSError(
-            f"{free:.1f} GiB free at {at}; a run starts, but the checkpoints of a model of 135M need about {FREE_GB} GiB:"
-            " free some, name another folder with --state, or train a smaller model"
+            f"{free:.1f} GiB free at {at}; a run starts, but the checkpoints of a model of 135M "
+            f"need about {FREE_GB} GiB: free some, name another folder with --state, or train a "
+            "smaller model"
         )
     return f"{free:.0f} GiB free at {at}"

@@ -1,14 +1,13 @@
-"""The diagnostic index (GFCR survey, card 5): what metrics show, which module is at fault, and which levers it has. Pure.
+"""The diagnostic index: symptoms in metrics, the module at fault, and its levers.
 
-A rule is an entry of RULES: a check of a series gives evidence or None. The most urgent comes first.
+It follows the survey GFCR of rollout pipelines: generate, filter, control, replay (arXiv
+2605.02913). A rule is an entry of RULES: a check of a series that gives evidence or None. The most
+urgent comes first.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from banyan.cli.doctor.checks import (
-    Check,
-    Found,
     above,
     below,
     collapses,
@@ -24,45 +23,14 @@ from banyan.cli.doctor.checks import (
     unless,
     vanishes,
 )
+from banyan.cli.doctor.rule import DiagnosticRule, Finding, Lever
 from banyan.cli.doctor.series import Series
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """`setting`: what `--set` takes, with a value to begin with; `why`: what it does about the symptom."""
-
-    setting: str
-    why: str
-
-    @property
-    def key(self) -> str:
-        """Key of the recipe."""
-        return self.setting.partition("=")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosticRule:
-    """One row of the index."""
-
-    name: str
-    symptom: str
-    module: str
-    check: Check
-    levers: tuple[Lever, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A rule that holds, with its evidence."""
-
-    rule: DiagnosticRule
-    evidence: Found
-
-
 def diagnose(series: Series) -> list[Finding]:
-    """What is wrong with a run, the most urgent first; nothing if nothing is."""
-    found = ((rule, rule.check(series)) for rule in RULES)
-    return [Finding(rule, evidence) for rule, evidence in found if evidence]
+    """Return the findings of a run, the most urgent first."""
+    checked = ((rule, rule.check(series)) for rule in RULES)
+    return [Finding(rule, evidence) for rule, evidence in checked if evidence]
 
 
 _SMALLER_STEPS = Lever("optimise.learning_rate=1e-6", "smaller steps")
@@ -98,11 +66,11 @@ _SURE = unless(vanishes("entropy", to=0.1, floor=0.1), _LEARNT)  # though it has
 
 RULES: Sequence[DiagnosticRule] = (
     DiagnosticRule(
-        "nothing-applied",
-        "not one step changed the weights",
-        "optimise",
-        _UNTAUGHT,
-        (
+        name="nothing-applied",
+        symptom="not one step changed the weights",
+        module="optimise",
+        check=_UNTAUGHT,
+        levers=(
             Lever(
                 "generate.settings.width=16",
                 "more tries a prompt, so that rewards of a group differ",
@@ -116,24 +84,25 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "not-finite",
-        "a loss or a gradient was not finite, and that optimizer step changed nothing",
-        "optimise",
-        above("not_finite", 0.0, over=20),
-        (
+        name="not-finite",
+        symptom="a loss or a gradient was not finite, and that optimizer step changed nothing",
+        module="optimise",
+        check=above("not_finite", 0.0, over=20),
+        levers=(
             _SMALLER_STEPS,
             Lever("resources.dtype=float32", "arithmetic that does not overflow"),
             Lever("optimise.clip_norm=0.5", "shorter gradients"),
         ),
     ),
     DiagnosticRule(
-        "mismatch",
-        "training and sampling give the same tokens other probabilities, and not because of their age",
-        "optimise",
-        every(
+        name="mismatch",
+        symptom="training and sampling give the same tokens other probabilities, and not because "
+        "of their age",
+        module="optimise",
+        check=every(
             above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)
         ),
-        (
+        levers=(
             Lever("resources.dtype=float32", "the same arithmetic on both sides"),
             Lever(
                 "optimise.loss_settings.importance={level: token, cap: 2}",
@@ -142,11 +111,11 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "reward-hacking",
-        "reward rises while held-out answers get worse",
-        "filter",
-        every(rises("reward"), held_out_falls),
-        (
+        name="reward-hacking",
+        symptom="reward rises while held-out answers get worse",
+        module="filter",
+        check=every(rises("reward"), held_out_falls),
+        levers=(
             Lever(
                 "filter=[{name: number, settings: {take: only}}]",
                 "a stricter gate, or another scorer beside it",
@@ -156,47 +125,49 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "replay-heavy",
-        "more of the gradient comes from replay while reward falls",
-        "replay",
-        every(rises("replay_share"), falls("reward")),
-        (
+        name="replay-heavy",
+        symptom="more of the gradient comes from replay while reward falls",
+        module="replay",
+        check=every(rises("replay_share"), falls("reward")),
+        levers=(
             Lever("replay.max_age=16", "old trees are not replayed any more"),
             Lever("replay.fraction=0.1", "a smaller share of each batch"),
             Lever("optimise.loss=decoupled", "corrects for the policy that sampled them"),
         ),
     ),
     DiagnosticRule(
-        "rate",
-        "a step moves the weights by a large share of their size, and reward does not rise",
-        "optimise",
-        _TOO_FAST,
-        (_SMALLER_STEPS, Lever("optimise.warmup_steps=10", "begin slowly")),
+        name="rate",
+        symptom="a step moves the weights by a large share of their size, and reward does not rise",
+        module="optimise",
+        check=_TOO_FAST,
+        levers=(_SMALLER_STEPS, Lever("optimise.warmup_steps=10", "begin slowly")),
     ),
     DiagnosticRule(
-        "reward-collapse",
-        "reward was better before and has fallen",
-        "optimise",
-        _COLLAPSED,
-        (
+        name="reward-collapse",
+        symptom="reward was better before and has fallen",
+        module="optimise",
+        check=_COLLAPSED,
+        levers=(
             _SMALLER_STEPS,
             _STAY_NEAR,
             Lever("optimise.decay_steps=100", "a rate that falls, so that what was learnt stays"),
         ),
     ),
     DiagnosticRule(
-        "held-out-falls",
-        "held-out answers got worse",
-        "optimise",
-        _WORSE,
-        (_SMALLER_STEPS, _STAY_NEAR, Lever("eval.every=10", "see it while it happens")),
+        name="held-out-falls",
+        symptom="held-out answers got worse",
+        module="optimise",
+        check=_WORSE,
+        levers=(_SMALLER_STEPS, _STAY_NEAR, Lever("eval.every=10", "see it while it happens")),
     ),
     DiagnosticRule(
-        "gradient-norm",
-        "gradients are huge, or grow",
-        "optimise",
-        either(above("grad_norm", 100.0), every(above("grad_norm", 1.0), grows("grad_norm", 10.0))),
-        (
+        name="gradient-norm",
+        symptom="gradients are huge, or grow",
+        module="optimise",
+        check=either(
+            above("grad_norm", 100.0), every(above("grad_norm", 1.0), grows("grad_norm", 10.0))
+        ),
+        levers=(
             _SMALLER_STEPS,
             Lever("optimise.clip_norm=0.5", "shorter gradients"),
             Lever(
@@ -205,28 +176,29 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "far-from-start",
-        "the policy has gone far from the model that the run began with, and reward does not rise",
-        "optimise",
-        _FAR,
-        (_STAY_NEAR, _SMALLER_STEPS),
+        name="far-from-start",
+        symptom="the policy has gone far from the model that the run began with, and reward does "
+        "not rise",
+        module="optimise",
+        check=_FAR,
+        levers=(_STAY_NEAR, _SMALLER_STEPS),
     ),
     DiagnosticRule(
-        "too-easy",
-        "most groups are all right, and teach nothing",
-        "control",
-        _TOO_EASY,
-        (
+        name="too-easy",
+        symptom="most groups are all right, and teach nothing",
+        module="control",
+        check=_TOO_EASY,
+        levers=(
             _BALANCED,
             Lever("control.curriculum=dart", "fewer rollouts where most succeed"),
         ),
     ),
     DiagnosticRule(
-        "too-hard",
-        "most groups are all wrong, and teach nothing",
-        "generate",
-        unless(_TOO_HARD, _RUINED),
-        (
+        name="too-hard",
+        symptom="most groups are all wrong, and teach nothing",
+        module="generate",
+        check=unless(_TOO_HARD, _RUINED),
+        levers=(
             Lever("task.system=Think step by step.", "a hint of how to answer"),
             Lever("generate.settings.width=16", "more tries a prompt"),
             _BALANCED,
@@ -234,11 +206,11 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "no-spread",
-        "within most groups all rewards are equal, and teach nothing",
-        "filter",
-        unless(above("zero_variance_share", 0.5), either(_TOO_EASY, _TOO_HARD, _UNTAUGHT)),
-        (
+        name="no-spread",
+        symptom="within most groups all rewards are equal, and teach nothing",
+        module="filter",
+        check=unless(above("zero_variance_share", 0.5), either(_TOO_EASY, _TOO_HARD, _UNTAUGHT)),
+        levers=(
             Lever(
                 "filter=[{name: number, settings: {take: only}}]",
                 "a scorer that tells answers apart",
@@ -248,23 +220,23 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "entropy-collapse",
-        "entropy falls to half or to next to nothing, and reward does not rise",
-        "generate",
-        either(
+        name="entropy-collapse",
+        symptom="entropy falls to half or to next to nothing, and reward does not rise",
+        module="generate",
+        check=either(
             every(
                 falls("entropy", to=0.5), stalls("reward"), below("all_right_share", 0.5)
             ),  # whoever is right is sure
             every(_SURE, stalls("reward")),
         ),
-        _EXPLORE,
+        levers=_EXPLORE,
     ),
     DiagnosticRule(
-        "off-policy",
-        "what is trained on is not what the policy would sample",
-        "control",
-        either(below("ess", 0.5), above("staleness_mean", 4.0)),
-        (
+        name="off-policy",
+        symptom="what is trained on is not what the policy would sample",
+        module="control",
+        check=either(below("ess", 0.5), above("staleness_mean", 4.0)),
+        levers=(
             Lever("control.max_staleness=1", "a bound on age"),
             Lever(
                 "optimise.loss=decoupled", "clipped around the weights at the start of the batch"
@@ -279,44 +251,45 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "clipped",
-        "a large share of the tokens is clipped",
-        "optimise",
-        above("clip_fraction", 0.3),
-        (
+        name="clipped",
+        symptom="a large share of the tokens is clipped",
+        module="optimise",
+        check=above("clip_fraction", 0.3),
+        levers=(
             _SMALLER_STEPS,
             Lever("optimise.loss_settings.clip_high=0.28", "a wider band"),
         ),
     ),
     DiagnosticRule(
-        "malformed",
-        "scorers cannot read a large share of the answers",
-        "filter",
-        unless(above("malformed_share", 0.3), _RUINED),
-        (
+        name="malformed",
+        symptom="scorers cannot read a large share of the answers",
+        module="filter",
+        check=unless(above("malformed_share", 0.3), _RUINED),
+        levers=(
             Lever("task.system=Answer with one number.", "say the form that is wanted"),
             Lever("generate.max_new_tokens=256", "room to end the answer"),
         ),
     ),
     DiagnosticRule(
-        "unscored",
-        "a large share of the leaves could not be scored",
-        "filter",
-        above("unscorable_share", 0.3),
-        (
+        name="unscored",
+        symptom="a large share of the leaves could not be scored",
+        module="filter",
+        check=above("unscorable_share", 0.3),
+        levers=(
             Lever("control.score_deadline_s=300", "more time for a score"),
             Lever("filter=[{name: number}]", "another scorer"),
         ),
     ),
     DiagnosticRule(
-        "longer-not-better",
-        "completions get longer, and reward does not rise",
-        "control",
-        unless(every(rises("completion_tokens", by=0.2), stalls("reward")), _RUINED),
-        (
+        name="longer-not-better",
+        symptom="completions get longer, and reward does not rise",
+        module="control",
+        check=unless(every(rises("completion_tokens", by=0.2), stalls("reward")), _RUINED),
+        levers=(
             Lever(
                 "optimise.advantage=dapo",
-                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length "
+                "near the limit",
             ),
             Lever("generate.max_new_tokens=64", "a lower limit"),
             Lever(
@@ -326,24 +299,25 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "length-limited",
-        "the length limit ends most completions",
-        "control",
-        unless(above("length_limited_share", 0.5), _RUINED),
-        (
+        name="length-limited",
+        symptom="the length limit ends most completions",
+        module="control",
+        check=unless(above("length_limited_share", 0.5), _RUINED),
+        levers=(
             Lever("generate.max_new_tokens=256", "room to end the answer"),
             Lever(
                 "optimise.advantage=dapo",
-                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
+                "with advantage_settings longest and buffer, 0 by themselves: a penalty on length "
+                "near the limit",
             ),
         ),
     ),
     DiagnosticRule(
-        "long-tail",
-        "few completions are many times as long as most, and a step waits for them",
-        "control",
-        long_tail,
-        (
+        name="long-tail",
+        symptom="few completions are many times as long as most, and a step waits for them",
+        module="control",
+        check=long_tail,
+        levers=(
             Lever("control.max_staleness=1", "sampling goes on while training runs"),
             Lever(
                 "control.over_provision=4",
@@ -353,21 +327,22 @@ RULES: Sequence[DiagnosticRule] = (
         ),
     ),
     DiagnosticRule(
-        "duplicates",
-        "many completions of a group are the same, though they are long",
-        "generate",
-        every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
-        (
+        name="duplicates",
+        symptom="many completions of a group are the same, though they are long",
+        module="generate",
+        check=every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
+        levers=(
             Lever("generate.temperature=1.2", "flatter sampling"),
             Lever("generate.policy=echo", "branch where the model is unsure"),
             Lever("generate.policy=rose", "branch where meanings differ"),
         ),
     ),
     DiagnosticRule(
-        "exploration-ends",
-        "entropy has fallen to next to nothing: exploration is nearly over, though reward still rises",
-        "generate",
-        every(_SURE, rises("reward")),
-        _EXPLORE,
+        name="exploration-ends",
+        symptom="entropy has fallen to next to nothing: exploration is nearly over, though reward "
+        "still rises",
+        module="generate",
+        check=every(_SURE, rises("reward")),
+        levers=_EXPLORE,
     ),
 )

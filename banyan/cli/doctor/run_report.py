@@ -1,4 +1,4 @@
-"""`banyan doctor RUN`: the run's metrics from the store, and what they show."""
+"""`banyan doctor RUN`: diagnosis of a run from its metrics in the store."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from banyan.cli.doctor.rules import Finding, diagnose
+from banyan.cli.doctor.rule import Finding
+from banyan.cli.doctor.rules import diagnose
 from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
@@ -15,30 +16,33 @@ from banyan.v1 import runstore_service_pb2 as rs
 
 
 def examine(run_id: str, state: Path, as_json: bool) -> None:
-    """Prints the findings of a run. Raises NotFound for a run that is not there."""
+    """Print the findings of a run. Raises NotFound for an unknown run."""
     with reading(state) as client:
         run = client.run(run_id)
         steps = plain_data.metrics(client.policies(run.run_id))
         progress = client.progress(run.run_id)
         evaluations, aside = list(progress.evals), plain_data.progress(progress)["set_aside"]
-    seen = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
-    findings = diagnose(seen)
+    history = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
+    findings = diagnose(history)
     if as_json:
-        found = {
-            "steps": len(seen.steps),
+        report = {
+            "steps": len(history.steps),
             "findings": [_json(f) for f in findings],
             "set_aside": aside,
         }
-        emit({"run_id": run.run_id, **found}, True)
+        emit({"run_id": run.run_id, **report}, True)
     else:
-        _print(run, seen, findings)
+        _print(run, history, findings)
         _print_aside(aside)
 
 
 def _print_aside(batches: list[dict[str, Any]]) -> None:
-    """Batches that the run went on without."""
-    for one in batches:
-        words = f"batch {one['batch']} is set aside: {one['cause']}; look at its trees with `banyan lineage`"
+    """Print the batches that the run skipped."""
+    for batch in batches:
+        words = (
+            f"batch {batch['batch']} is set aside: {batch['cause']}; look at its trees with "
+            "`banyan lineage`"
+        )
         out.print(Text(words, style="yellow"), soft_wrap=True)
 
 
@@ -47,15 +51,15 @@ def _finite(step: dict[str, Any]) -> dict[str, float]:
 
 
 def _held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured]:
-    """The greedy evaluations that are over, by step."""
-    found = []
+    """Return the finished greedy evaluations, by step."""
+    measured = []
     for message in evaluations:
         when, _, kind = message.label.rpartition("-")
         if kind == "greedy" and message.done >= message.groups and message.scored:
             step = {"before": 0, "after": last}.get(when)
             number = int(when.removeprefix("step-")) if step is None else step
-            found.append(Measured(number, message.reward_sum / message.scored, message.scored))
-    return found
+            measured.append(Measured(number, message.reward_sum / message.scored, message.scored))
+    return measured
 
 
 def _json(finding: Finding) -> dict[str, Any]:
@@ -82,20 +86,20 @@ def _told(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _print(run: rs.Run, seen: Series, findings: list[Finding]) -> None:
+def _print(run: rs.Run, history: Series, findings: list[Finding]) -> None:
     run_id = run.run_id
-    if len(seen.steps) < LEAST:
-        said = f"{run_id}: {len(seen.steps)} steps say nothing; {LEAST} are needed"
+    if len(history.steps) < LEAST:
+        text = f"{run_id}: {len(history.steps)} steps say nothing; {LEAST} are needed"
         ended = (
             f"; it {rs.RunState.Name(run.state).removeprefix('RUN_STATE_')}: {run.cause}"
             if run.cause
             else ""
         )
-        out.print(said + ended, markup=False, soft_wrap=True)
+        out.print(text + ended, markup=False, soft_wrap=True)
         return
     if not findings:
         out.print(
-            f"{run_id}: nothing is wrong in the metrics of {len(seen.steps)} steps",
+            f"{run_id}: nothing is wrong in the metrics of {len(history.steps)} steps",
             markup=False,
             soft_wrap=True,
         )
@@ -117,4 +121,5 @@ def _print(run: rs.Run, seen: Series, findings: list[Finding]) -> None:
 def _words(evidence: Evidence) -> str:
     was = f", was {evidence.was:.4g}" if evidence.was is not None else ""
     limit = f", limit {evidence.limit:.4g}" if evidence.limit is not None else ""
-    return f"{evidence.metric} {evidence.value:.4g}{was}{limit}, steps {evidence.first} to {evidence.last}"
+    steps = f"steps {evidence.first} to {evidence.last}"
+    return f"{evidence.metric} {evidence.value:.4g}{was}{limit}, {steps}"

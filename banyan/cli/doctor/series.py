@@ -1,15 +1,15 @@
-"""What a diagnosis looks at: numbers of a run's steps by name, and what was measured on held-out rows. Pure."""
+"""Series that a diagnosis reads: metrics of a run's steps, and results on held-out rows."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-RECENT = 10  # steps that a level is taken over
-LEAST = 3  # steps below which a level says nothing
-TREND = 12  # steps below which a trend says nothing
+RECENT = 10  # steps of a level
+LEAST = 3  # fewest steps of a level
+TREND = 12  # fewest steps of a trend
 NOISE = 2.0  # standard errors that a change must exceed
-CHANGE = 0.05  # and what share of the larger value
+CHANGE = 0.05  # share of the larger value that a change must exceed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Held-out rows, measured at a step: mean reward of n answers."""
+    """Result on held-out rows at a step: mean reward of n answers."""
 
     step: int
     reward: float
@@ -31,7 +31,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A metric over the steps first..last: its value now, and what it was before or must not pass."""
+    """Metric over the steps first..last: its value, and its earlier value or its limit."""
 
     metric: str
     value: float
@@ -43,7 +43,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Thirds:
-    """Means of the first, the middle and the last third of a curve; `noise`: standard error of last less first."""
+    """Means of the three thirds of a curve; `noise`: standard error of last minus first."""
 
     first: float
     middle: float
@@ -61,7 +61,7 @@ class Thirds:
 
     @property
     def steady(self) -> bool:
-        """Whether the middle lies between the ends, so that the change goes one way."""
+        """True if the middle lies between the ends, so that the change has one direction."""
         return min(self.first, self.last) <= self.middle <= max(self.first, self.last)
 
     def _changes(self, by: float) -> bool:
@@ -86,14 +86,14 @@ class Series:
     held_out: Sequence[Measured] = ()
 
     def level(self, name: str, over: int = RECENT) -> Evidence | None:
-        """Mean of the newest values; None of too few."""
+        """Return the mean of the newest values; None if too few."""
         values = self._curve(name)[-over:]
         if len(values) < LEAST:
             return None
         return Evidence(name, fmean(v for _, v in values), values[0][0], values[-1][0])
 
     def thirds(self, name: str) -> Thirds | None:
-        """How the curve goes; None where it is too short."""
+        """Return the trend of the curve; None if it is too short."""
         curve = self._curve(name)
         if len(curve) < TREND:
             return None
@@ -101,14 +101,13 @@ class Series:
         parts = [[v for _, v in part] for part in (curve[:n], curve[n:-n], curve[-n:])]
         first, middle, last = (fmean(part) for part in parts)
         noise = math.sqrt(variance(parts[0]) / n + variance(parts[2]) / n)
-        return Thirds(
-            first, middle, last, noise, Evidence(name, last, curve[0][0], curve[-1][0], was=first)
-        )
+        evidence = Evidence(name, last, curve[0][0], curve[-1][0], was=first)
+        return Thirds(first=first, middle=middle, last=last, noise=noise, evidence=evidence)
 
     def windows(self, name: str) -> list[Window]:
-        """Every run of consecutive values that does not overlap the newest one, and the newest; empty of too few values.
+        """Return all windows that do not overlap the newest one, and the newest; empty if too few.
 
-        A window is a fifth of the curve, LEAST to RECENT values.
+        A window is a fifth of the curve, LEAST to RECENT consecutive values.
         """
         curve = self._curve(name)
         n = max(LEAST, min(RECENT, len(curve) // 5))
@@ -130,7 +129,7 @@ def _window(part: Sequence[tuple[int, float]]) -> Window:
 def series(
     steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[Measured] = ()
 ) -> Series:
-    """The series of steps in any order; of a step that is told twice the first counts."""
+    """Return the series of steps in any order; for a duplicate step the first counts."""
     known: dict[int, Mapping[str, float]] = {}
     for number, metrics in steps:
         known.setdefault(number, metrics)

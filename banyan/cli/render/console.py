@@ -1,4 +1,4 @@
-"""How commands print: a table for people, JSON for programs; errors in one message, without a traceback."""
+"""Output of commands: a table for people, JSON for programs, errors without a traceback."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from rich.text import Text
 
 from banyan.text.printable import printable, printable_json
 
-_WIDE = 100_000  # where nobody looks, a line is a record: it is never folded
+_WIDE = 100_000  # without a terminal a line is a record and never folded
 
 
 class _PrintableConsole(Console):
-    """A console whose text commands no terminal, whoever wrote it; its own styles and cursor moves stay."""
+    """Console whose text never controls the terminal; its own styles and cursor moves stay."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -40,19 +40,18 @@ _IDS = ("id", "segment", "node", "name", "service")
 
 
 def stream(lines: Iterable[str]) -> None:
-    """Print lines of JSON as they come, until their reader ends: `head` that has enough is no failure of ours."""
+    """Print lines of JSON as they come, until their reader ends, as `head` does."""
     try:
         for line in lines:
             print(printable_json(line))
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is left to be written has nowhere to go
+        # The reader is gone: discard the rest of the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
-    """Prints a result. `value` is JSON-able; a list of mappings becomes a table of `columns`."""
+    """Print a JSON-able result; a list of mappings becomes a table of `columns`."""
     if as_json:
         emit_json(value)
         return
@@ -72,7 +71,7 @@ def emit_json(value: Any) -> None:
 
 
 def emit_yaml(value: Any) -> None:
-    """Print plain data as YAML, in the order of its keys. Characters that a terminal obeys are escaped, as YAML can."""
+    """Print plain data as YAML, in the order of its keys, with control characters escaped."""
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if printable(text) != text:
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
@@ -80,12 +79,16 @@ def emit_yaml(value: Any) -> None:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """A table of some columns. Ids stay whole, so that they can be copied; other words give way on a narrow terminal."""
+    """Return a table of some columns.
+
+    Ids stay whole, so that they can be copied; other words are folded on a narrow terminal.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in _IDS or column.endswith("_id"))
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(c))) for c in columns))  # a model's words are no markup
+        # Text, because the words of a model must not be read as markup.
+        table.add_row(*(Text(_cell(row.get(c))) for c in columns))
     return table
 
 

@@ -1,4 +1,4 @@
-"""The live view of a run: step, reward curve, tokens sampled and saved, members, time left; plain lines if no terminal."""
+"""Live view of a run: step, reward curve, tokens sampled and saved, members, time left."""
 
 import time
 from collections import deque
@@ -23,23 +23,25 @@ _CURVE = 48
 
 
 def curve(values: Sequence[float]) -> str:
-    """Values as a line of block characters between 0 and 1, or between the least and the greatest where those lie beyond."""
+    """Return values as a line of block characters.
+
+    The scale is 0 to 1, or the range of the values if they lie beyond.
+    """
     low, high = min(0.0, *values, 0.0), max(1.0, *values, 1.0)
     return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
 class LiveView:
-    """Shows what WatchRun says. On a terminal one panel that is drawn again; else one line a step and a phase.
+    """View of WatchRun's messages: a panel on a terminal, else one line per step and phase.
 
-    resumed: the first message tells what was done before, which was printed then.
+    resumed: whether the first message contains earlier steps, which were printed before
     """
 
     def __init__(self, recipe: Recipe, resumed: bool = False) -> None:
         self._recipe = recipe
         self._silent = resumed
-        self._seen: set[tuple[int, int]] = (
-            set()
-        )  # a gateway that was started again tells everything once more
+        # A restarted gateway sends everything once more.
+        self._seen: set[tuple[int, int]] = set()
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._reward = "-"  # of the last batch
@@ -66,7 +68,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, news: gw.WatchRunResponse) -> None:
-        """Takes the next message."""
+        """Show the next message."""
         self._news = news
         if self._training_from is None and news.run.state == rs.RUN_STATE_TRAINING:
             self._training_from = time.monotonic(), news.progress.step
@@ -87,23 +89,27 @@ class LiveView:
     def _note(self, policy: events_pb2.PolicyPublished) -> None:
         version = policy.policy.learner_epoch, policy.policy.step
         if not policy.metrics or version in self._seen:
-            return  # the base model, what a learner that was started again publishes anew, or told before
-        again = policy.policy.step in {step for _, step in self._seen}
+            return  # the base model, a repetition by a restarted learner, or a duplicate
+        repeated = policy.policy.step in {step for _, step in self._seen}
         self._seen.add(version)
         self._reward = f"{policy.metrics['reward']:.3f}" if "reward" in policy.metrics else "-"
         if "reward" in policy.metrics:
             self._rewards.append(policy.metrics["reward"])
         if not self._terminal and not self._silent:
-            out.print(self._line(policy, again), markup=False, soft_wrap=True)
+            out.print(self._line(policy, repeated), markup=False, soft_wrap=True)
 
-    def _line(self, policy: events_pb2.PolicyPublished, again: bool) -> str:
-        """`again`: a learner that was started again trains on the batches after its checkpoint once more."""
+    def _line(self, policy: events_pb2.PolicyPublished, repeated: bool) -> str:
+        """Return the line of a step.
+
+        again: whether a restarted learner repeats it, training on the batches after its checkpoint
+        """
         samples = self._news.progress.samples
         return (
-            f"[{self._elapsed():6.1f} s] step {policy.policy.step:>3}/{self._recipe.budget.steps}"
-            f"{' again' if again else ''}  reward {self._reward}"
-            f"  sampled {samples.sampled_tokens:,}  saved {plain_data.saved_tokens(samples):,}"
-            f"  members {plain_data.present(self._news.members)}  left {self._left()}"
+            f"[{self._elapsed():6.1f} s] step "
+            f"{policy.policy.step:>3}/{self._recipe.budget.steps}{' again' if repeated else ''}  "
+            f"reward {self._reward}  sampled {samples.sampled_tokens:,}  saved "
+            f"{plain_data.saved_tokens(samples):,}  members "
+            f"{plain_data.present(self._news.members)}  left {self._left()}"
         )
 
     def _elapsed(self) -> float:

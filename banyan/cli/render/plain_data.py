@@ -1,4 +1,4 @@
-"""Messages as plain data for tables and JSON. Pure."""
+"""Messages as plain data for tables and JSON."""
 
 import json
 import math
@@ -13,7 +13,7 @@ OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 
 
 def run(message: rs.Run) -> dict[str, Any]:
-    """A run in one line."""
+    """Return a run in one line."""
     return {
         "run_id": message.run_id,
         "state": run_state(message.state),
@@ -26,12 +26,12 @@ def run(message: rs.Run) -> dict[str, Any]:
 
 
 def run_state(state: int) -> str:
-    """SUCCEEDED instead of RUN_STATE_SUCCEEDED."""
+    """Return the name of a state: SUCCEEDED instead of RUN_STATE_SUCCEEDED."""
     return rs.RunState.Name(rs.RunState.ValueType(state)).removeprefix("RUN_STATE_")
 
 
 def when(unix_ms: int) -> str | None:
-    """UTC time in ISO form; None for 0."""
+    """Return a time in UTC in ISO form; None for 0."""
     import datetime
 
     if not unix_ms:
@@ -42,7 +42,7 @@ def when(unix_ms: int) -> str | None:
 
 
 def wilson(correct: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson 95 % interval of a share (Wilson 1927); (0, 1) when n is 0."""
+    """Return the Wilson 95 % interval of a share (Wilson 1927); (0, 1) when n is 0."""
     if n == 0:
         return 0.0, 1.0
     p = correct / n
@@ -52,7 +52,7 @@ def wilson(correct: float, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 
 def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
-    """An evaluation with its accuracy and interval."""
+    """Return an evaluation with its accuracy and interval."""
     low, high = wilson(message.correct, message.scored)
     return {
         "label": message.label,
@@ -67,27 +67,30 @@ def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
 
 
 def graded(message: rs.EvalProgress) -> bool:
-    """Whether rewards lie between right and wrong, so that a share of right answers says nothing."""
+    """Return whether rewards lie between right and wrong, so that accuracy has no meaning."""
     return abs(message.reward_sum - message.correct) > 1e-9
 
 
-def numbers(said: Mapping[str, float]) -> dict[str, float | None]:
-    """By name; null, which JSON has a word for, where one is not finite."""
-    return {name: said[name] if math.isfinite(said[name]) else None for name in sorted(said)}
+def numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers by name; None, JSON's null, for one that is not finite."""
+    return {name: values[name] if math.isfinite(values[name]) else None for name in sorted(values)}
 
 
 def metrics(policies: Iterable[rs.StoredPolicy]) -> list[dict[str, Any]]:
-    """What each step measured, in order of steps; null where a number is not finite. A step that is told twice is one."""
+    """Return the metrics of each step, in order of steps; None for a number that is not finite.
+
+    Duplicates of a step are dropped.
+    """
     steps: dict[int, dict[str, Any]] = {}
     for stored in policies:
-        said = stored.published.metrics
-        if said:  # the base model, and what a learner that was started again tells anew, have none
-            steps.setdefault(stored.published.policy.step, numbers(said))
+        measured = stored.published.metrics
+        if measured:  # empty for the base model and repetitions by a restarted learner
+            steps.setdefault(stored.published.policy.step, numbers(measured))
     return [{"step": step} | steps[step] for step in sorted(steps)]
 
 
 def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
-    """How far a run is."""
+    """Return the progress of a run."""
     groups, samples = message.groups, message.samples
     return {
         "step": message.step if message.HasField("step") else None,
@@ -102,17 +105,19 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
         "sampled_tokens": samples.sampled_tokens,
         "saved_tokens": saved_tokens(samples),
         "evaluations": [evaluation(e) for e in message.evals],
-        "set_aside": [{"batch": one.ordinal, "cause": one.cause} for one in message.set_aside],
+        "set_aside": [
+            {"batch": batch.ordinal, "cause": batch.cause} for batch in message.set_aside
+        ],
     }
 
 
 def allocation(message: rs.GroupAllocation) -> dict[str, Any]:
-    """What a curriculum decided for a training group; null where the recipe holds."""
+    """Return the curriculum's decision for a training group; None where the recipe holds."""
     return {
         "group": message.ordinal,
         "row": message.row,
         "why": message.why,
-        "batches": message.batches,  # whose outcomes it was decided on
+        "batches": message.batches,  # basis of the decision
         "trees": message.trees or None,
         "settings": json.loads(message.settings_json) if message.settings_json else None,
         "max_new_tokens": message.max_new_tokens or None,
@@ -121,12 +126,12 @@ def allocation(message: rs.GroupAllocation) -> dict[str, Any]:
 
 
 def present(members: Iterable[rs.Member]) -> int:
-    """How many members count: heard of lately, and not gone."""
+    """Return the number of present members: those with a recent heartbeat that have not left."""
     return sum(m.present for m in members)
 
 
 def member(message: rs.Member) -> dict[str, Any]:
-    """A rollout node."""
+    """Return a rollout node."""
     return {
         "node": message.node_id,
         "host": message.host,
@@ -138,7 +143,10 @@ def member(message: rs.Member) -> dict[str, Any]:
 
 
 def saved_tokens(samples: rs.SampleCounts) -> int:
-    """Tokens that sharing saved: sampled ones on shared trunks and prompt tokens that were not prefilled per leaf."""
+    """Return the number of tokens that sharing saved.
+
+    These are sampled tokens on shared trunks, and prompt tokens not prefilled per leaf.
+    """
     return int(
         samples.path_tokens
         - samples.sampled_tokens
@@ -148,7 +156,7 @@ def saved_tokens(samples: rs.SampleCounts) -> int:
 
 
 def tree_summary(message: ts.TreeSummary) -> dict[str, Any]:
-    """A tree in one line."""
+    """Return a tree in one line."""
     return {
         "tree_id": message.tree_id.hex(),
         "run_id": message.run_id,
@@ -165,7 +173,7 @@ def tree_summary(message: ts.TreeSummary) -> dict[str, Any]:
 
 
 def segment(message: tree_pb2.Segment) -> dict[str, Any]:
-    """A segment without its numbers."""
+    """Return a segment without its numbers."""
     return {
         "id": message.id.hex(),
         "parent": message.parent.hex() or None,
@@ -180,14 +188,14 @@ def segment(message: tree_pb2.Segment) -> dict[str, Any]:
 
 
 def policy(message: tree_pb2.PolicyRef) -> dict[str, Any] | None:
-    """A policy version; None where no policy made it."""
+    """Return a policy version; None if no policy made the segment."""
     if not message.digest:
         return None
     return {"epoch": message.learner_epoch, "step": message.step, "digest": message.digest.hex()}
 
 
 def policy_words(version: dict[str, Any] | None) -> str:
-    """A policy version as people read it."""
+    """Return a policy version as people read it."""
     return (
         "-"
         if version is None
@@ -196,7 +204,7 @@ def policy_words(version: dict[str, Any] | None) -> str:
 
 
 def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
-    """A score."""
+    """Return a score."""
     ok = message.score.state == tree_pb2.SCORE_STATE_SCORED
     return {
         "segment": message.leaf.segment.hex(),
@@ -211,7 +219,7 @@ def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
 
 
 def plan(record: tree_pb2.PlanRecord) -> dict[str, Any]:
-    """A plan that was executed: what caused it and what was new in it."""
+    """Return an executed plan: its cause and its new parts."""
     return {
         "claim_epoch": record.claim_epoch,
         "number": record.number,

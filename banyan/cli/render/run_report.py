@@ -1,4 +1,4 @@
-"""What a run leaves on the screen: what was measured before and after, a best and a worst tree, and where everything is."""
+"""Report at the end of a run: measurements before and after, a best and a worst tree, places."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,19 +18,20 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 
-_LOOKED_AT = 8  # trees that are read whole in search of one whose leaves differ
+_SEARCHED = 8  # trees that are read whole in search of one whose leaves differ
 
 
 def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
-    """What was measured on the held-out rows before and after; None where nothing was.
+    """Return the results on the held-out rows before and after; None without any.
 
-    Accuracy with n and the Wilson 95 % interval where every reward is 0 or 1, else the mean reward.
+    The table shows accuracy with n and the Wilson 95 % interval if every reward is 0 or 1, else the
+    mean reward.
     """
-    found = {e.label: plain_data.evaluation(e) for e in progress.evals}
+    by_label = {e.label: plain_data.evaluation(e) for e in progress.evals}
     graded = any(plain_data.graded(e) for e in progress.evals)
     table = _empty_table(graded)
     for kind in ("greedy", "sampled"):
-        before, after = found.get(f"before-{kind}"), found.get(f"after-{kind}")
+        before, after = by_label.get(f"before-{kind}"), by_label.get(f"after-{kind}")
         if before or after:
             cells = _means if graded else _shares
             table.add_row(kind, str((after or before or {})["n"]), *cells(before), *cells(after))
@@ -63,7 +64,7 @@ def _shares(evaluation: dict[str, Any] | None) -> tuple[str, str]:
 
 
 def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
-    """What no scorer could score, with one reason; empty where all was scored."""
+    """Return the number of unscored leaves with a reason; empty if all were scored."""
     missing = progress.samples.unscorable + sum(e.unscorable for e in progress.evals)
     if not missing:
         return ""
@@ -75,7 +76,7 @@ def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
 
 
 def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
-    """What was opened and came to nothing, with one reason; empty where nothing was given up."""
+    """Return the number of dropped groups with a reason; empty without any."""
     dropped, reason = progress.groups.dropped, why() if progress.groups.dropped else ""
     if not dropped:
         return ""
@@ -85,7 +86,7 @@ def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
 
 
 def why_given_up(client: Client, run_id: str) -> str:
-    """Why the newest training tree that was dropped was."""
+    """Return the reason of the newest dropped training tree."""
     states = [tree_pb2.TREE_STATE_DROPPED]
     return next(
         (
@@ -97,20 +98,21 @@ def why_given_up(client: Client, run_id: str) -> str:
 
 
 def why_unscored(client: Client, run_id: str) -> str:
-    """What the first unscorable leaf among a few new trees had; empty where there is none."""
-    for summary in client.trees(run_id, _LOOKED_AT):
-        for said in client.tree(summary.tree_id).scores:
-            if said.score.state == tree_pb2.SCORE_STATE_UNSCORABLE:
-                return f"{said.scorer}: {said.score.reason}"
+    """Return the reason of the first unscorable leaf in a few new trees; empty without any."""
+    for summary in client.trees(run_id, _SEARCHED):
+        for score in client.tree(summary.tree_id).scores:
+            if score.score.state == tree_pb2.SCORE_STATE_UNSCORABLE:
+                return f"{score.scorer}: {score.score.reason}"
     return ""
 
 
 def extremes(
     summaries: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
 ) -> list[tuple[str, ts.TreeSummary]]:
-    """The trees with the highest and the lowest mean reward, newest first, with their titles; one where they are equal.
+    """Return the trees with the highest and the lowest mean reward, newest first, with titles.
 
-    Among equals one whose leaves differ is taken, if `varies` finds one in the newest few.
+    If both are equal, one tree is returned. Among equals, one whose leaves differ is preferred if
+    `varies` finds one in the newest few.
     """
     scored = [s for s in summaries if s.HasField("mean_reward")]
     if not scored:
@@ -128,11 +130,11 @@ def extremes(
 def _one_of(
     equals: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
 ) -> ts.TreeSummary:
-    return next((s for s in equals[:_LOOKED_AT] if s.leaves > 1 and varies(s)), equals[0])
+    return next((s for s in equals[:_SEARCHED] if s.leaves > 1 and varies(s)), equals[0])
 
 
 def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, state: Path) -> None:
-    """Prints the whole report of a run that is over."""
+    """Print the whole report of a run that is over."""
     run = client.run(run_id)
     out.print()
     progress = client.progress(run.run_id)
@@ -140,10 +142,10 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
     if table is not None:
         out.print(table)
         out.print()
-    if said := unscored(progress, lambda: why_unscored(client, run.run_id)):
-        out.print(f"{said}\n", markup=False, soft_wrap=True)
-    if said := given_up(progress, lambda: why_given_up(client, run.run_id)):
-        out.print(f"{said}\n", markup=False, soft_wrap=True)
+    if line := unscored(progress, lambda: why_unscored(client, run.run_id)):
+        out.print(f"{line}\n", markup=False, soft_wrap=True)
+    if line := given_up(progress, lambda: why_given_up(client, run.run_id)):
+        out.print(f"{line}\n", markup=False, soft_wrap=True)
 
     def varies(summary: ts.TreeSummary) -> bool:
         rewards = trees.view_of(client.tree(summary.tree_id)).rewards_L
@@ -153,7 +155,8 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
         client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN), varies
     ):
         out.print(
-            f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}"
+            f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward "
+            f"{summary.mean_reward:.3f}"
         )
         _print_tree(client, summary, recipe)
     _print_places(run, seconds, state)
@@ -166,7 +169,7 @@ def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None
 
 
 def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
-    """Where everything is. A run's cause is left to whoever says how it ended."""
+    """Print the places of checkpoint and logs. The caller prints the run's cause."""
     state_name = plain_data.run_state(run.state)
     out.print(
         f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s",

@@ -1,4 +1,4 @@
-"""`banyan runs show` for people: what a run is, its evaluations, its nodes, its counts."""
+"""`banyan runs show` for people: a run's facts, evaluations, nodes and counts."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _NODE = ("node", "host", "joined", "present", "seen", "trees")
 
 
 def show(run: dict[str, Any]) -> None:
-    """Prints what `runs show --json` holds."""
+    """Print the content of `runs show --json`."""
     facts = {key: run[key] for key in _FACTS if run[key] is not None}
     facts |= {"groups": ", ".join(f"{count} {name}" for name, count in run["groups"].items())}
     facts |= {key.replace("_", " "): f"{run[key]:,}" for key in _COUNTS}
@@ -42,7 +42,7 @@ def show(run: dict[str, Any]) -> None:
 
 
 def _metrics(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the last step measured, each beside its mean over the newest steps that have it."""
+    """Return the metrics of the last step, each with its mean over the newest steps."""
     rows = []
     for name, value in (steps[-1] if steps else {}).items():
         known = [s[name] for s in steps[-_RECENT:] if s.get(name) is not None]
@@ -61,7 +61,7 @@ def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> 
 
 
 def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
-    """Before, during, after."""
+    """Return the sort key of an evaluation: before, during, after."""
     when = row["label"].rsplit("-", 1)[0]
     place = {"before": 0, "after": 2}.get(when, 1)
     step = when.removeprefix("step-")

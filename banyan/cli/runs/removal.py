@@ -1,4 +1,7 @@
-"""Remove a run: mark, files, rows, then its own row, so that after a kill at any point the same command goes on."""
+"""Removal of a run: mark, files, rows, then its own row.
+
+After a kill at any point the same command continues.
+"""
 
 import glob
 import shutil
@@ -9,12 +12,15 @@ from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as rs
 
 KEEP = {"": rs.KEPT_UNSPECIFIED, "metrics": rs.KEPT_METRICS, "trees": rs.KEPT_TREES}
-_PROCESSES = ("learner", "rollout")  # of a run, as their log files are named
-_WEIGHTS = ("checkpoints", "weights")  # what is large in a run's folder; what loggers wrote is not
+_PROCESSES = ("learner", "rollout")  # beginnings of the names of a run's log files
+_WEIGHTS = ("checkpoints", "weights")  # large folders of a run
 
 
 def remove(client: Client, state: Path, run: rs.Run, keep: "rs.Kept.ValueType") -> int:
-    """Removes a run that is over, with its files; the rows that went. Raises Refused for one that may go on."""
+    """Remove a run that is over, with its files; return the number of removed rows.
+
+    Raises Refused for a run that may go on.
+    """
     client.remove(run.run_id, keep, begin=True)
     _remove_files(state, run, everything=keep == rs.KEPT_UNSPECIFIED)
     rows = 0
@@ -26,8 +32,10 @@ def remove(client: Client, state: Path, run: rs.Run, keep: "rs.Kept.ValueType") 
 
 
 def _remove_files(state: Path, run: rs.Run, everything: bool) -> None:
-    """Checkpoints and weights; with `everything` the log files of its processes, too, and the run's folder, if the state
-    folder made it: another may hold more."""
+    """Remove checkpoints and weights; with `everything` also the run's logs and folder.
+
+    The run's folder is removed only if it lies in the state folder: another may hold more.
+    """
     runs = (state / "runs").resolve()
     folder = Path(run.folder).resolve() if run.folder else runs / run.run_id
     whole = everything and folder.parent == runs
@@ -42,7 +50,10 @@ def _remove_files(state: Path, run: rs.Run, everything: bool) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            message = f"cannot remove {error.filename or path}: {error.strerror}; put that right, and say it again"
-            raise Refused(message, "FILES") from None
+            raise Refused(
+                f"cannot remove {error.filename or path}: {error.strerror}; put that right, and "
+                "say it again",
+                "FILES",
+            ) from None
     for path in logs if everything else ():
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`banyan runs` and `ps`."""
+"""`banyan runs` and `banyan ps`."""
 
 import json
 import os
@@ -27,7 +27,7 @@ RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning
 
 @app.command("ls")
 def list_runs(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Lists all runs, newest first."""
+    """List all runs, newest first."""
     with reading(state) as client:
         rows = [plain_data.run(r) for r in client.runs()]
     emit(rows, as_json, ("run_id", "state", "step", "created", "cause"))
@@ -35,7 +35,7 @@ def list_runs(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
 
 @app.command("show")
 def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Shows a run, how far it is, and its evaluations."""
+    """Show a run, its progress, and its evaluations."""
     with reading(state) as client:
         run = client.run(run_id)
         result = plain_data.run(run) | plain_data.progress(client.progress(run.run_id))
@@ -59,7 +59,7 @@ def groups(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Shows which rows the newest training groups got from the run's curriculum, and why."""
+    """Show the rows that the run's curriculum gave to the newest training groups, and why."""
     with reading(state) as client:
         run = client.run(run_id)
         first = client.progress(run.run_id).groups.opened - last
@@ -71,13 +71,14 @@ def groups(
     else:
         curriculum = json.loads(run.recipe_json).get("control", {}).get("curriculum", "uniform")
         out.print(
-            f"curriculum {curriculum} decided nothing: a group's row follows from the seed and its ordinal alone"
+            f"curriculum {curriculum} decided nothing: a group's row follows from the seed and its "
+            "ordinal alone"
         )
 
 
 @app.command("watch")
 def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Prints what happens in a run until it is over or paused."""
+    """Print the events of a run until it is over or paused."""
     with reading(state) as client:
         run = client.run(run_id)
         if run.state in plain_data.OVER or not running(state):
@@ -99,7 +100,7 @@ def cancel(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Cancels a run, also one that is paused while nothing runs; with --pause it can be resumed."""
+    """Cancel a run, also one that is paused while nothing runs; with --pause it can be resumed."""
     with reading(state) as client:
         run = client.run(run_id)
     if pause or running(state):
@@ -121,7 +122,7 @@ def remove(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Removes a run that is over, with its checkpoints. If this is stopped, say it again: it goes on."""
+    """Remove a run that is over, with its checkpoints. If interrupted, repeat it: it continues."""
     if keep not in removal.KEEP:
         raise InvalidInput(
             f"--keep {keep!r} is nothing that can be kept; say metrics or trees, or leave it out"
@@ -143,7 +144,7 @@ def remove(
 
 
 def ps(state: State = DEFAULT_STATE, as_json: Json = False) -> None:
-    """Lists the processes of the embedded mode: service, pid, state."""
+    """List the processes of the embedded mode: service, pid, state."""
     rows: list[dict[str, Any]] = []
     try:
         rows = json.loads((state / "processes.json").read_text())
@@ -164,7 +165,10 @@ def _alive(pid: int) -> bool:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The newest whole checkpoint of a run: its manifest is written last, and its files are as long as that says."""
+    """Return the newest complete checkpoint of a run.
+
+    Its manifest is written last, and its files are as long as the manifest says.
+    """
     marked = [
         (age, path.parent)
         for path in folder.glob("checkpoints/step-*/manifest.json")
@@ -172,20 +176,22 @@ def newest_checkpoint(folder: Path) -> Path:
     ]
     if not marked:
         raise NotFound(
-            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt, and "
-            "`banyan runs rm` removes it"
+            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the "
+            "end and on interrupt, and `banyan runs rm` removes it"
         )
     return max(marked)[1]
 
 
 def _age(manifest: Path) -> tuple[int, int] | None:
-    """Learner epoch and step of a checkpoint; None if it is torn."""
+    """Return the learner epoch and step of a checkpoint; None if it is incomplete."""
     try:
-        said = json.loads(manifest.read_text())
+        content = json.loads(manifest.read_text())
         whole = all(
             (manifest.parent / name).stat().st_size == file["bytes"]
-            for name, file in said["files"].items()
+            for name, file in content["files"].items()
         )
-        return (int(said["mark"]["learner_epoch"]), int(said["mark"]["step"])) if whole else None
+        return (
+            (int(content["mark"]["learner_epoch"]), int(content["mark"]["step"])) if whole else None
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

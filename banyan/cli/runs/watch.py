@@ -1,4 +1,4 @@
-"""What `banyan runs watch` prints: a line for every step and state, once; the end of a run that is over."""
+"""Output of `banyan runs watch`: a line for every step and state, once, and the end of the run."""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from banyan.v1 import runstore_service_pb2 as rs
 
 
 class Watch:
-    """Prints news: as JSON all of it, for people what changed."""
+    """Printer of news: all of it as JSON, changes for people."""
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
         self._seen: tuple[str, int | None] | None = None
 
     def update(self, news: gw.WatchRunResponse) -> None:
-        """Takes the next message."""
+        """Print the next message."""
         line = _line(news.run, news.progress)
         if self._json:
             emit(line | {"metrics": [plain_data.numbers(p.metrics) for p in news.policies]}, True)
@@ -30,11 +30,15 @@ class Watch:
 
 
 def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bool) -> None:
-    """Prints where a run ended. Raises Refused, with the way on, where it has not and nothing runs."""
+    """Print where a run ended.
+
+    Raises Refused, with the command that continues it, for a run that is not over.
+    """
     if run.state not in plain_data.OVER:
         raise Refused(
-            f"run {run.run_id} is {plain_data.run_state(run.state)} at step {run.step}, and nothing runs on {state};"
-            f" go on with it: {proposed(f'train --run {run.run_id}', state)}"
+            f"run {run.run_id} is {plain_data.run_state(run.state)} at step {run.step}, and "
+            f"nothing runs on {state}; go on with it: "
+            f"{proposed(f'train --run {run.run_id}', state)}"
         )
     line = _line(run, progress)
     if as_json:
@@ -55,5 +59,6 @@ def _print(line: dict[str, Any], reward: float | None) -> None:
     shown = "-" if reward is None else f"{reward:.3f}"
     cause = f"  {line['cause']}" if line["cause"] else ""
     state = line["state"].lower().replace("_", " ")
-    text = f"{state}  step {step}  reward {shown}  leaves {line['leaves']:,}  sampled {line['sampled_tokens']:,}{cause}"
+    counts = f"leaves {line['leaves']:,}  sampled {line['sampled_tokens']:,}"
+    text = f"{state}  step {step}  reward {shown}  {counts}{cause}"
     out.print(text, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Files and folders that a recipe names, as absolute paths: a run that is resumed from another folder finds them, too."""
+"""Absolute paths of a recipe's files, so that a run resumed from another folder finds them."""
 
 from pathlib import Path
 
@@ -7,9 +7,10 @@ from banyan.recipe import Recipe
 
 
 def located(recipe: Recipe, file: Path) -> Recipe:
-    """Return the recipe with absolute paths. What it names is relative to its own file, or else to the working folder.
+    """Return the recipe with absolute paths.
 
-    Raises InvalidInput for a task file that is in neither. A model that is in neither may be one of the hub.
+    Names are relative to the recipe's file, or else to the working folder. Raises InvalidInput for
+    a task file that is in neither. A model that is in neither may be one of the hub.
     """
     task, model = _task(recipe, file), _model(recipe.model, file)
     return recipe.model_copy(update={"task": task, "model": model})
@@ -21,7 +22,8 @@ def _task(recipe: Recipe, file: Path) -> object:
     path = _found(recipe.task.path, file)
     if path is None:
         raise InvalidInput(
-            f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here"
+            f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe "
+            "nor here"
         )
     if path.is_dir():
         raise InvalidInput(

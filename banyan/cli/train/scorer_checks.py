@@ -1,4 +1,4 @@
-"""A user's scorers, tried before a run is begun: one that is not there, or takes something else, is said at once."""
+"""Trial of a user's scorers before a run is begun, so that errors in them show at once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,8 +9,10 @@ from banyan.recipe import Filter, Recipe
 
 
 def check(recipe: Recipe, folders: Sequence[Path]) -> None:
-    """Loads each `module:function` in a child process that finds modules in `folders`. Raises InvalidInput, also where this
-    machine cannot confine a scorer and the recipe does not allow that."""
+    """Load each `module:function` in a child process that finds modules in `folders`.
+
+    Raises InvalidInput, also if this machine cannot confine a scorer and the recipe forbids that.
+    """
     from services.verifier.probe import check_confinement, probe
 
     named = list(recipe.filter) or [Filter(name=name) for name in recipe.scorers]
@@ -22,7 +24,7 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     from services.gateway.tasks import file
 
     row = file.first(recipe.task, Path.cwd()) if recipe.task.name == "file" else None
-    with search_path.searched(folders):  # the child is told
+    with search_path.searched(folders):  # the child inherits the path
         for scorer in own:
             allowed = recipe.allow_unconfined_scorers
             asyncio.run(

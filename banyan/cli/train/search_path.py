@@ -1,4 +1,4 @@
-"""Folders in which a state folder's runs find their own code: kept, so that a resumed run finds its reward function, too."""
+"""Folders of the code of a state folder's runs, stored for resumed runs."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ _MOST = 32
 
 
 def remembered(state: Path, folders: Sequence[Path]) -> list[str]:
-    """These folders, then those of earlier runs that are still there, newest first."""
+    """Return these folders, then those of earlier runs that still exist, newest first."""
     try:
         earlier = [str(folder) for folder in json.loads((state / _FILE).read_text())]
     except (OSError, ValueError, TypeError):
@@ -22,7 +22,7 @@ def remembered(state: Path, folders: Sequence[Path]) -> list[str]:
 
 
 def keep(state: Path, folders: Sequence[str]) -> None:
-    """Writes the folders down."""
+    """Store the folders."""
     partial = state / f"{_FILE}.partial"
     partial.write_text(json.dumps(list(folders)))
     partial.rename(state / _FILE)
@@ -30,7 +30,7 @@ def keep(state: Path, folders: Sequence[str]) -> None:
 
 @contextmanager
 def searched(folders: Sequence[Path]) -> Iterator[None]:
-    """Finds modules in these folders too, as services do that get them as BANYAN_PATH."""
+    """Find modules in these folders too, as services do with BANYAN_PATH."""
     known = list(sys.path)
     sys.path[:0] = map(str, folders)
     try:

@@ -1,4 +1,4 @@
-"""One `banyan train` from start to end: the embedded system, the run, the live view, Ctrl-C, the report."""
+"""Session of `banyan train`: the embedded system, the run, the live view, Ctrl-C, the report."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ from services.supervisor.fleet import GRACE_S
 from services.supervisor.supervisor import Supervisor
 
 INTERRUPTED = 130
-OPENING_S = 1.0  # for a run that is being begun as Ctrl-C comes
-LEAVING_S = 10.0  # a node looks every second, then drains
+OPENING_S = 1.0  # time for a run that is being created when Ctrl-C arrives
+LEAVING_S = 10.0  # a node polls every second, then drains
 
 
 class Session:
-    """Runs one recipe to its end, or goes on with a run, the newest if none is named. `run` returns the exit status."""
+    """Session that runs one recipe to its end, or continues a run, by default the newest."""
 
     def __init__(
         self, state: Path, recipe: Recipe | None, listen: str, path: Sequence[str], run_id: str = ""
@@ -50,20 +50,15 @@ class Session:
         self._begun = time.monotonic()
         self._interrupted = asyncio.Event()
         self._supervisor: Supervisor | None = None
-        self._farewell = (
-            ""  # said when all services are gone: until then nothing can be started here
-        )
+        # Printed when all services have ended: until then nothing can be started here.
+        self._farewell = ""
 
     async def run(self) -> int:
-        """Starts everything, follows the run, stops everything."""
-        hangup = (
-            () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-        )  # nohup: it was asked for
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-            *hangup,
-        ):  # a terminal that closes interrupts, too
+        """Start everything, follow the run, stop everything; return the exit status."""
+        # A closed terminal interrupts, too, unless nohup ignores SIGHUP.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        hangup = () if ignored else (signal.SIGHUP,)
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         status = await self._within()
         if self._farewell:
@@ -87,7 +82,7 @@ class Session:
                 return await self._follow(gateway, run)
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Supervisor | None:
-        """The system, once it runs; None if it was interrupted before."""
+        """Return the running system; None if it was interrupted before."""
         system = embedded(self._state, join_listen=self._listen, extra=self._extra)
         starting = asyncio.create_task(stack.enter_async_context(system))
         interrupted = asyncio.create_task(self._interrupted.wait())
@@ -110,7 +105,7 @@ class Session:
     # -- the run --
 
     async def _begin(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run | None:
-        """The run; None if it was interrupted, and the services do not come to an end with it."""
+        """Return the run; None if it was interrupted, and the services outlive that."""
         opening = asyncio.create_task(self._open(gateway))
         interrupted = asyncio.create_task(self._interrupted.wait())
         await asyncio.wait([opening, interrupted], return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +118,7 @@ class Session:
         return None
 
     async def _open(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run:
-        resuming = self._recipe is None  # then it may have to say that a run is over
+        resuming = self._recipe is None  # then runs that are over are needed for messages
         runs = (
             await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=not resuming), 30.0, 10.0)
         ).runs
@@ -145,10 +140,8 @@ class Session:
             recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex
         )
         created = await rpc.call(gateway.CreateRun, create, 120.0)
-        rows, split = (
-            f"{created.train_rows} rows to train on, {created.held_out_rows} held out",
-            created.run.split_digest.hex()[:16],
-        )
+        rows = f"{created.train_rows} rows to train on, {created.held_out_rows} held out"
+        split = created.run.split_digest.hex()[:16]
         out.print(f"run {created.run.run_id}: {rows}, split {split}", markup=False, soft_wrap=True)
         await self._announce_joining(gateway, created.run.run_id)
         run: rs.Run = created.run
@@ -177,11 +170,11 @@ class Session:
     ) -> None:
         if not self._listen:
             return
-        made = await rpc.call(
+        token = await rpc.call(
             gateway.CreateToken, gw.CreateTokenRequest(run_id=run_id, valid_s=86_400), 30.0
         )
         out.print(
-            joining(self._state, run_id, made.address, made.token), markup=False, soft_wrap=True
+            joining(self._state, run_id, token.address, token.token), markup=False, soft_wrap=True
         )
 
     async def _follow(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
@@ -196,12 +189,12 @@ class Session:
             raise self._supervisor.failure.result()
         if not watching.done():
             watching.cancel()
-            await asyncio.wait([watching])  # the live view is gone before anything else is said
+            await asyncio.wait([watching])  # remove the live view before anything is printed
             return await self._pause(gateway, run.run_id)
         return await self._finish(gateway, watching.result())
 
     async def _watch(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> rs.Run:
-        """Follows the run to its end; a gateway that was started again is asked again."""
+        """Follow the run to its end; reconnect to a restarted gateway."""
         assert self._recipe is not None
         with LiveView(self._recipe, self._resumed) as view:
             while True:
@@ -214,38 +207,39 @@ class Session:
                             run: rs.Run = news.run
                             return run
                 except grpc.RpcError as error:
-                    meant = error_of(
-                        error, "gateway"
-                    )  # a store that cannot answer for a while ends no run
-                    if not isinstance(meant, TemporaryError) and meant.reason != Reason.INTERNAL:
-                        raise meant from None
+                    failure = error_of(error, "gateway")
+                    # A store that cannot answer for a while ends no run.
+                    temporary = isinstance(failure, TemporaryError)
+                    if not temporary and failure.reason != Reason.INTERNAL:
+                        raise failure from None
                 await asyncio.sleep(0.2)
 
     async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
-        """Joined nodes learn from the gateway that the run is over, so it stays until they have left."""
+        """Keep the gateway until joined nodes, which learn from it that the run is over, have
+        left."""
         end = time.monotonic() + LEAVING_S
         while self._listen and time.monotonic() < end:
             request = gw.ListMembersRequest(run_id=run_id)
             try:
                 members = (await rpc.call(gateway.ListMembers, request, 5.0, 5.0)).members
             except BanyanError:
-                return  # without a gateway nobody can be told
+                return  # without a gateway nodes cannot learn it
             if not any(m.joined and m.present for m in members):
                 return
             await asyncio.sleep(0.2)
 
     async def _await_checkpoint(self, supervisor: Supervisor, run_id: str) -> None:
-        """A run that is stopped before its end: its learner writes where it is, and the report says where that is."""
+        """Wait until the learner of a stopped run has written its checkpoint, for the report."""
         name, end = f"learner-{run_id}-", time.monotonic() + GRACE_S["learner"]
-        told = False
+        announced = False
         while any(
             key.startswith(name) and child.running for key, child in supervisor.children.items()
         ):
             if self._interrupted.is_set() or time.monotonic() > end:
                 return
-            if not told:
+            if not announced:
                 err.print("the learner writes a checkpoint")
-            told = True
+            announced = True
             await asyncio.sleep(0.2)
 
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
@@ -255,7 +249,7 @@ class Session:
             await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
         except Refused:
             run = (await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 30.0, 5.0)).run
-            if run.state in plain_data.OVER:  # it ended in the same moment
+            if run.state in plain_data.OVER:  # it ended at the same moment
                 return await self._finish(gateway, run)
         except BanyanError as error:
             err.print(
@@ -269,7 +263,7 @@ class Session:
         assert self._recipe is not None and self._supervisor is not None
         seconds, recipe = time.monotonic() - self._begun, self._recipe
         state = self._supervisor.fleet.state
-        if run.state != rs.RUN_STATE_SUCCEEDED:  # else the learner was done before
+        if run.state != rs.RUN_STATE_SUCCEEDED:  # otherwise the learner has already finished
             await self._await_checkpoint(self._supervisor, run.run_id)
 
         def report() -> None:
@@ -285,6 +279,6 @@ class Session:
                 markup=False,
             )
         if run.state == rs.RUN_STATE_PAUSED:
-            again = proposed(f"train --run {run.run_id}", self._state)
-            err.print(f"go on with it: {again}", soft_wrap=True, markup=False)
+            command = proposed(f"train --run {run.run_id}", self._state)
+            err.print(f"go on with it: {command}", soft_wrap=True, markup=False)
         return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1

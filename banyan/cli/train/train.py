@@ -47,18 +47,9 @@ def train(
         bool, typer.Option("--json", help="With --dry-run: print the recipe as JSON.")
     ] = False,
 ) -> None:
-    """Trains a recipe with all services on this machine."""
+    """Train a recipe with all services on this machine."""
     resume = resume or bool(run_id)
-    if resume and (recipe or overrides):
-        raise InvalidInput(
-            "--resume goes on with a run as it was created; leave recipe and --set out"
-        )
-    if not resume and not recipe:
-        raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
-    if as_json and not dry_run:
-        raise InvalidInput(
-            "--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs"
-        )
+    _check_options(recipe, overrides, resume, json_without_dry_run=as_json and not dry_run)
     loaded = (
         None if resume else located(recipes.read(recipe, overrides or ()), recipes.find(recipe))
     )
@@ -70,23 +61,47 @@ def train(
         _check_inputs(loaded)
         _print(loaded, as_json)
         err.print(
-            "dry run: nothing is refused of the recipe, its rows, its reward functions and its model's folder"
+            "dry run: nothing is refused of the recipe, its rows, its reward functions and its "
+            "model's folder"
         )
         return
-    if loaded is not None:
-        _prepare(loaded)
-    elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
-        raise resumable.nothing(run_id, state)
-    else:
-        _check_resumed(state, run_id, folders)
+    _check_start(loaded, run_id, state, folders)
     lines = logging.StreamHandler()
     lines.setFormatter(PrintableFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level="WARNING", handlers=[lines])
     from banyan.cli.train.session import Session
 
     path = search_path.remembered(state, folders)
-    status = asyncio.run(Session(state, loaded, listen, path, run_id).run())
+    status = asyncio.run(
+        Session(state=state, recipe=loaded, listen=listen, path=path, run_id=run_id).run()
+    )
     sys.exit(status)
+
+
+def _check_options(
+    recipe: str, overrides: list[str] | None, resume: bool, json_without_dry_run: bool
+) -> None:
+    if resume and (recipe or overrides):
+        raise InvalidInput(
+            "--resume goes on with a run as it was created; leave recipe and --set out"
+        )
+    if not resume and not recipe:
+        raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
+    if json_without_dry_run:
+        raise InvalidInput(
+            "--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to "
+            "programs"
+        )
+
+
+def _check_start(recipe: Recipe | None, run_id: str, state: Path, folders: Sequence[Path]) -> None:
+    """Check the inputs of a new run, or without a recipe those of the run to resume."""
+    if recipe is not None:
+        _prepare(recipe)
+    elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
+        raise resumable.nothing(run_id, state)
+    else:
+        _check_resumed(state, run_id, folders)
 
 
 def _print(recipe: Recipe | None, as_json: bool) -> None:
@@ -107,12 +122,16 @@ def _check_listen(recipe: Recipe, listen: str) -> None:
     address(listen)
     if recipe.deterministic:
         raise InvalidInput(
-            "--listen: the recipe is deterministic, so one node samples all of it; leave --listen out"
+            "--listen: the recipe is deterministic, so one node samples all of it; leave --listen "
+            "out"
         )
 
 
 def _check_inputs(recipe: Recipe | None) -> None:
-    """What a run would refuse as it begins: a row, or the model's folder. Fetches and converts nothing."""
+    """Check the inputs that a run would refuse as it begins: rows, and the model's folder.
+
+    Nothing is fetched or converted.
+    """
     if recipe is None:
         return
     from services.chassis import models
@@ -125,7 +144,10 @@ def _check_inputs(recipe: Recipe | None) -> None:
 
 
 def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
-    """Look for what the run needs before anything of it starts, so that what is missing leaves it as it is."""
+    """Check the inputs of a run before anything of it starts.
+
+    So an error leaves the run as it is.
+    """
     from services.gateway.tasks import file
 
     with reading(state) as client:
@@ -143,7 +165,7 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
 
 
 def _prepare(recipe: Recipe) -> None:
-    """Finds the model before anything starts, so that a missing one is one clear message."""
+    """Find the model before anything starts, so that a missing one is one clear message."""
     from services.chassis import models
 
     _check_engine(recipe)
@@ -153,7 +175,7 @@ def _prepare(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """vLLM is not installed beside the rest. Raises NotReady with how to come by it."""
+    """Raise NotReady, with its installation, if vLLM is needed but missing."""
     if recipe.resources.engine == "vllm":
         from services.rollout.engines.vllm_engine import installed
 

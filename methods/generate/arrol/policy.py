@@ -1,9 +1,14 @@
-"""arrol: rollouts of which about half are stopped early, so that right and wrong ones balance (ARRoL; card 18).
+"""arrol: independent samples, of which about half are stopped early to balance right and wrong.
 
-`width` independent rollouts are sampled to `detect` tokens. There the policy's learned head says how likely each is to be
-right, and those that go on are thinned out by the rule of generate/survival.py; who has ended before stays. What is stopped
-never becomes a leaf: it leaves the group, and its tokens are waste. While the head says nothing, or is sure of all, a random
-share K is kept. The rule looks at one tree, so a group should be one tree.
+Paper: Xu et al. 2026, ARRoL, Prune as You Generate, arXiv 2603.24840
+Formula: rollout i survives with s_i = p_i·min(1, Kρ/p̄) + (1−p_i)·min(1, K(1−ρ)/(1−p̄))
+Left out: votes weighted by the head at test time; the rule is inferred (ADR 017)
+
+`width` independent rollouts are sampled to `detect` tokens. There the policy's learned head scores
+each for its chance to be right, and those that go on are thinned by the rule of survival.py;
+rollouts that have ended stay. A stopped rollout never becomes a leaf: it leaves the group, and its
+tokens are waste. While the head is cold, or sure of all, a random share K is kept. The rule
+concerns one tree, so a group should be one tree.
 """
 
 from collections.abc import Sequence
@@ -22,16 +27,16 @@ _HEAD = Wanted(head=True)
 
 @dataclass(frozen=True)
 class Arrol(Growing):
-    """Pruning by a learned head, in flight."""
+    """Pruning of running rollouts by a learned head."""
 
     width: int = 16
     """n: rollouts of a tree."""
     detect: int = 512
     """L_detect: tokens after which a rollout is judged."""
     keep: float = 0.5
-    """K: share of the rollouts judged that goes on; 1 is iid."""
+    """K: share of the judged rollouts that go on; 1 is iid."""
     share: float = 0.5
-    """ρ: share of right ones wanted among these."""
+    """ρ: desired share of right ones among these."""
 
     needs_head = True
 
@@ -43,23 +48,27 @@ class Arrol(Growing):
             raise ValueError(f"share must lie between 0 and 1, got {self.share!r}")
 
     async def grow(self, growth: Growth) -> None:
-        """All rollouts up to where they are judged; then the rest of those that survive."""
+        """Sample all rollouts to their judgement, then the survivors to their ends."""
         sampling = upto(growth.view.sampling, min(self.detect, growth.view.max_path_tokens))
         branches = [Branch(*growth.root, ordinal) for ordinal in range(growth.width(self.width))]
-        started = [growth.start(_begin(growth, Expansion(b, sampling, (), _HEAD))) for b in branches]
-        begun = [await one for one in started]
-        for run in self._survivors(begun, growth.rng.uniform("arrol.survivors", growth.view.root.id)):
+        started = [
+            growth.start(_begin(growth, Expansion(b, sampling, signals=_HEAD))) for b in branches
+        ]
+        begun = [await slot for slot in started]
+        for run in self._survivors(
+            begun, growth.rng.uniform("arrol.survivors", growth.view.root.id)
+        ):
             growth.start(growth.path(Branch(run.last.id, len(run.last), 0), len(run)))
 
     def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
-        """Where the survivors were judged, with the chance that each had."""
+        """Return the places where the survivors were judged, with their chances to survive."""
         judged = {run.last.id: (len(run), s) for run, s in self._chances(_begun(tree))}
-        found = []
+        observations = []
         for leaf in leaves:
             at = next((judged[s.id] for s in tree.lineage(leaf.segment) if s.id in judged), None)
             if at is not None:
-                found.append(Observation(leaf, at[0] - 1, at[1]))
-        return found
+                observations.append(Observation(leaf, at[0] - 1, at[1]))
+        return observations
 
     def _survivors(self, begun: Sequence[Run], u: float) -> list[Run]:
         judged = self._chances(begun)
@@ -67,18 +76,22 @@ class Arrol(Growing):
         return [judged[i][0] for i in survival.drawn([s for _, s in judged], right, u)]
 
     def _chances(self, begun: Sequence[Run]) -> list[tuple[Run, float]]:
-        """The rollouts that are judged, with the chance that each has to survive."""
+        """Return the judged rollouts, each with its chance to survive."""
         judged = [run for run in begun if _judged(run)]
         if not judged:
             return []
         count = survival.survivors(len(judged), len(begun) - len(judged), self.keep)
         right = _right(judged)
-        wanted = [self.keep] * len(judged) if right is None else survival.chances(right, self.keep, self.share)
+        wanted = (
+            [self.keep] * len(judged)
+            if right is None
+            else survival.chances(right, self.keep, self.share)
+        )
         return list(zip(judged, survival.fitted(wanted, count), strict=True))
 
 
 async def _begin(growth: Growth, expansion: Expansion) -> Run:
-    """A rollout up to where it is judged, or to its end."""
+    """Sample a rollout to its judgement, or to its end."""
     run = await growth.run(expansion)
     if not _judged(run):
         growth.end(run)
@@ -86,18 +99,20 @@ async def _begin(growth: Growth, expansion: Expansion) -> Run:
 
 
 def _judged(run: Run) -> bool:
-    """Whether the rollout goes on where it is judged."""
+    """Return whether the rollout goes on at the judged length."""
     return run.last.finish is Finish.BOUNDARY
 
 
 def _right(judged: Sequence[Run]) -> list[float] | None:
-    """What the head said of each; None while it is cold."""
-    said = [run.last.signals.head_T for run in judged]
-    return [float(head_T[-1]) for head_T in said] if all(len(head_T) for head_T in said) else None
+    """Return the head's score of each; None while the head is cold."""
+    scores = [run.last.signals.head_T for run in judged]
+    return (
+        [float(head_T[-1]) for head_T in scores] if all(len(head_T) for head_T in scores) else None
+    )
 
 
 def _begun(tree: Tree) -> list[Run]:
-    """The rollouts of a grown tree up to where they were judged."""
+    """Return the rollouts of a grown tree up to their judgement."""
     view = GrowthView(tree, 0, 0)
     places = [Branch(s.parent, s.fork, s.ordinal) for s in tree.children.get(view.root.id, ())]
     return [run for run in (run_at(view, branch) for branch in places) if run is not None]

@@ -1,9 +1,10 @@
-"""Who survives when a group is pruned: so many, balanced between right and wrong (ARRoL; card 18).
+"""Survival rule of arrol: a fixed number of survivors, balanced between right and wrong.
 
-With p_i the chance that rollout i will be right and p̄ its mean over the group, K the share that is kept and ρ the share of
-right ones wanted among these: q⁺ = min(1, Kρ/p̄), q⁻ = min(1, K(1−ρ)/(1−p̄)), and rollout i survives with probability
-s_i = p_i·q⁺ + (1−p_i)·q⁻. Σ s_i = Kn where neither minimum is 1. The survivors are drawn by systematic sampling: their
-number is fixed, and each has exactly its s_i.
+With p_i the chance that rollout i will be right and p̄ its mean over the group, K the share that is
+kept and ρ the desired share of right ones (Xu et al. 2026, ARRoL, arXiv 2603.24840): q⁺ = min(1,
+Kρ/p̄), q⁻ = min(1, K(1−ρ)/(1−p̄)), and rollout i survives with probability s_i = p_i·q⁺ +
+(1−p_i)·q⁻. Σ s_i = Kn if neither minimum is 1. The survivors are drawn by systematic sampling:
+their number is fixed, and each has exactly its s_i.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 
 def chances(right: Sequence[float], keep: float, share: float) -> list[float]:
-    """s of each rollout; K where all are sure to be right, or to be wrong."""
+    """Return s of each rollout; K if all are sure to be right, or to be wrong."""
     mean = sum(right) / len(right)
     if not 0.0 < mean < 1.0:
         return [keep] * len(right)
@@ -20,29 +21,35 @@ def chances(right: Sequence[float], keep: float, share: float) -> list[float]:
 
 
 def fitted(chances: Sequence[float], count: int) -> list[float]:
-    """Chances in the same proportions that sum to `count`; what would be above 1 is 1, and the others make up for it."""
-    found = [1.0] * len(chances)
+    """Return chances in the same proportions that sum to `count`.
+
+    A chance is at most 1; the others make up for the excess.
+    """
+    scaled = [1.0] * len(chances)
     free = list(range(len(chances)))
     while free and (left := count - (len(chances) - len(free))) > 0:
         scale = left / sum(chances[i] for i in free)
         sure = [i for i in free if chances[i] * scale >= 1.0]
         if not sure:
             for i in free:
-                found[i] = chances[i] * scale
-            return found
+                scaled[i] = chances[i] * scale
+            return scaled
         free = [i for i in free if i not in sure]
     for i in free:
-        found[i] = 0.0
-    return found
+        scaled[i] = 0.0
+    return scaled
 
 
 def drawn(chances: Sequence[float], right: Sequence[float], u: float) -> list[int]:
-    """Indices of the survivors, for u in [0, 1): as many as the chances sum to.
+    """Return the indices of the survivors, for u in [0, 1): as many as the chances sum to.
 
-    Rollouts lie side by side in order of p, each as wide as its chance; who lies over u, u + 1, … survives. So neighbours in
-    p share what is drawn, and the mixture varies less than with independent draws.
+    Rollouts lie side by side in order of p, each as wide as its chance; those over u, u + 1, …
+    survive. So neighbours in p share a draw, and the mixture varies less than with independent
+    draws.
     """
-    count, at, kept = round(math.fsum(chances)), 0.0, list[int]()
+    count = round(math.fsum(chances))
+    at = 0.0
+    kept: list[int] = []
     for i in sorted(range(len(chances)), key=lambda i: (right[i], i)):
         at += chances[i]
         if len(kept) < count and u + len(kept) < at:
@@ -51,11 +58,14 @@ def drawn(chances: Sequence[float], right: Sequence[float], u: float) -> list[in
 
 
 def _filled(kept: list[int], chances: Sequence[float], count: int) -> list[int]:
-    """With those that rounding of the last digit left out."""
+    """Add the survivors that rounding of the last digit left out."""
     rest = sorted((i for i in range(len(chances)) if i not in kept), key=lambda i: -chances[i])
     return kept + rest[: count - len(kept)]
 
 
 def survivors(candidates: int, ended: int, keep: float, least: int = 2) -> int:
-    """How many of the rollouts that go on are kept: K of them, and `least` paths in all where there are as many."""
+    """Return the number of running rollouts to keep.
+
+    It is a share K of them, and at least `least` paths in all if there are as many.
+    """
     return min(candidates, max(math.floor(keep * candidates + 0.5), least - ended))

@@ -1,20 +1,25 @@
-"""echo: chains that branch once where entropy is high and confidence low, and end where confidence is lost (ECHO, arXiv
-2602.02150; card 1).
+"""echo: chains that branch once where the policy is unsure, and end where confidence is lost.
 
-`chains` base chains are sampled. At its end each is searched for its first uncertain token; there the likeliest tokens
-open branches, as many as entropy and confidence say (the chain itself keeps its own token). What then lacks to `width`
-leaves is sampled afresh from the prompt. Every path is looked at after each `segment` tokens: where a cut rule fires, the
-path ends there, inside its segment, and no more is sampled of it.
+Paper: ECHO, arXiv 2602.02150
+Formula: width = round(1 + α·(H − low)/(high − low) − β·(Cg − θ)/|θ|), in 1..max_branches
+Left out: the published thresholds by default, as they cannot fire; they are `thresholds: published`
 
-Thresholds. Those that were published cannot fire: H of K tokens is at most ln K, 3.0 of 20 and below their 3.5, and their
-measure of confidence is at least ln 5 = 1.6, above their 1.2 and 0.4. So by default a token's H must reach the
-`entropy_high` quantile of its own chain's and Cg not exceed the `confidence` quantile of it, and the width's scale runs
-between the chain's own quantiles. A path is cut by absolute numbers, as any chain has tokens below its own quantile: the
-mean of the k largest probabilities falls below 0.5/k, or keeps falling below 0.8/k; they are shares of 1/k, its most. No
-path is cut before all windows are full: a prompt may be begun to be answered in many ways. `thresholds: published` brings
-back the published numbers and measure.
+`chains` base chains are sampled. At its end each is searched for its first token of high entropy
+and low confidence; there the likeliest tokens open branches, as many as entropy and confidence give
+(the chain itself keeps its own token). The rest of `width` leaves is sampled afresh from the
+prompt. Every path is examined after each `segment` tokens: where a cut rule fires, the path ends
+there, inside its segment, and no more of it is sampled.
 
-Forced tokens are context for the learner; all else is sampled at the recipe's temperature, so no importance is lost.
+The published thresholds cannot fire: H of K tokens is at most ln K, 3.0 of 20 and below their 3.5,
+and their measure of confidence is at least ln 5 = 1.6, above their 1.2 and 0.4. So by default a
+token's H must reach the `entropy_high` quantile of its own chain's and Cg not exceed the
+`confidence` quantile of it, and the scale of the width runs between the chain's own quantiles. A
+path is cut by absolute numbers, as any chain has tokens below its own quantile: the mean of the k
+largest probabilities falls below 0.5/k, or keeps falling below 0.8/k; they are shares of 1/k, its
+most. No path is cut before all windows are full: a prompt allows many first words.
+
+Forced tokens are context for the learner; all else is sampled at the recipe's temperature, so no
+importance is lost.
 """
 
 from dataclasses import dataclass, field
@@ -22,16 +27,29 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from banyan.plugins import Branch
-from banyan.segment import Segment
 from banyan.signals import MOST_TOP, Wanted
 from banyan.tree import Leaf
-from methods.generate.chains import Chain, told
+from methods.generate.chains import Chain, signals_of
 from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.echo import confidence
-from methods.generate.echo.confidence import Cut, Cuts, Profile, Values, Width
+from methods.generate.echo.confidence import Cut, Cuts, Profile, Width
+from methods.generate.echo.scanned_path import ScannedPath
 
-_DEFAULTS = {"quantile": (0.9, 0.5, 0.5), "published": (3.5, 1.0, 1.2)}  # entropy_high, entropy_low, confidence
-_COUNTS = ("width", "chains", "segment", "top", "confidence_k", "min_depth", "group_window", "tail_window")
+# entropy_high, entropy_low, confidence
+_DEFAULTS = {
+    "quantile": (0.9, 0.5, 0.5),
+    "published": (3.5, 1.0, 1.2),
+}
+_COUNTS = (
+    "width",
+    "chains",
+    "segment",
+    "top",
+    "confidence_k",
+    "min_depth",
+    "group_window",
+    "tail_window",
+)
 _MORE_COUNTS = ("entropy_window", "min_branches", "max_branches", "cut_steps")
 
 
@@ -46,15 +64,17 @@ class Echo(Growing):
     chains: int = 1
     """Base chains; each may branch once."""
     segment: int = 256
-    """Tokens after which a path is looked at: the most that a cut path wastes."""
+    """Tokens after which a path is examined: the most that a cut path wastes."""
     top: int = 20
     """K: likeliest tokens that entropy and confidence run over."""
     confidence_k: int = 5
-    """k: of those, the ones whose probabilities are the confidence."""
+    """k: tokens of these whose probabilities are the confidence."""
     thresholds: str = "quantile"
-    """What entropy_high, entropy_low and confidence are: quantiles of the chain, or values as published."""
+    """Meaning of entropy_high, entropy_low and confidence: quantiles of the chain, or published
+    values."""
     measure: str | None = None
-    """Of confidence: mean_probability, or neg_mean_log, which goes with the published thresholds."""
+    """Measure of confidence: mean_probability, or neg_mean_log, which goes with the published
+    thresholds."""
     entropy_high: float | None = None
     """H from which a token may branch."""
     entropy_low: float | None = None
@@ -62,7 +82,7 @@ class Echo(Growing):
     confidence: float | None = None
     """Cg up to which a token may branch."""
     rise: float = 0.2
-    """Nats that H must lie above those before, for a branch."""
+    """Nats that H must lie above the tokens before, for a branch."""
     min_depth: int = 4
     """Tokens of a chain before its first branch."""
     group_window: int = 4
@@ -70,7 +90,7 @@ class Echo(Growing):
     tail_window: int = 8
     """Tokens of Ct."""
     entropy_window: int = 4
-    """Tokens before, that H is compared with."""
+    """Tokens before that H is compared with."""
     min_branches: int = 1
     """Least width of a branch; 1 is the chain alone."""
     max_branches: int = 4
@@ -95,74 +115,98 @@ class Echo(Growing):
     def __post_init__(self) -> None:
         for name in (*_COUNTS, *_MORE_COUNTS):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         if not self.confidence_k <= self.top <= MOST_TOP or self.max_branches > self.top:
-            raise ValueError(f"confidence_k and max_branches may not exceed top, nor top {MOST_TOP}; top is {self.top!r}")
+            raise ValueError(
+                f"confidence_k and max_branches may not exceed top, nor top {MOST_TOP}; top is "
+                f"{self.top!r}"
+            )
         if self.thresholds not in _DEFAULTS:
-            raise ValueError(f"thresholds must be one of {', '.join(_DEFAULTS)}, got {self.thresholds!r}")
+            raise ValueError(
+                f"thresholds must be one of {', '.join(_DEFAULTS)}, got {self.thresholds!r}"
+            )
         if self.measured not in confidence.MEASURES:
-            raise ValueError(f"measure must be one of {', '.join(confidence.MEASURES)}, got {self.measure!r}")
+            raise ValueError(
+                f"measure must be one of {', '.join(confidence.MEASURES)}, got {self.measure!r}"
+            )
         if self.thresholds == "quantile" and not all(0.0 <= q <= 1.0 for q in self.levels):
-            raise ValueError(f"quantiles must lie in 0..1, got entropy_high, entropy_low, confidence {self.levels}")
+            raise ValueError(
+                "quantiles must lie in 0..1, got entropy_high, entropy_low, confidence "
+                f"{self.levels}"
+            )
         if not 0.0 <= self.floor < 1.0:
             raise ValueError(f"floor must be a probability below 1, got {self.floor!r}")
 
     @property
     def measured(self) -> str:
-        """The measure of confidence in use."""
-        return self.measure or ("neg_mean_log" if self.thresholds == "published" else "mean_probability")
+        """Measure of confidence in use."""
+        return self.measure or (
+            "neg_mean_log" if self.thresholds == "published" else "mean_probability"
+        )
 
     @property
     def levels(self) -> tuple[float, float, float]:
-        """entropy_high, entropy_low, confidence."""
-        given = (self.entropy_high, self.entropy_low, self.confidence)
-        high, low, theta = (d if g is None else g for g, d in zip(given, _DEFAULTS[self.thresholds], strict=True))
-        return high, low, theta
+        """Triple (entropy_high, entropy_low, confidence) in use."""
+        high, low, theta = _DEFAULTS[self.thresholds]
+        return (
+            high if self.entropy_high is None else self.entropy_high,
+            low if self.entropy_low is None else self.entropy_low,
+            theta if self.confidence is None else self.confidence,
+        )
 
     @property
     def cuts(self) -> Cuts:
-        """The cut rules in use."""
-        least, tail = (0.4, 1.0) if self.measured == "neg_mean_log" else (0.5 / self.confidence_k, 0.8 / self.confidence_k)
-        least = least if self.cut_confidence is None else self.cut_confidence
+        """Cut rules in use."""
+        least, tail = 0.4, 1.0
+        if self.measured == "mean_probability":
+            least, tail = 0.5 / self.confidence_k, 0.8 / self.confidence_k
         full = max(self.group_window, self.tail_window, self.entropy_window)
-        return Cuts(least, tail if self.cut_tail is None else self.cut_tail, self.cut_rise, self.cut_steps, full - 1)
+        return Cuts(
+            confidence=least if self.cut_confidence is None else self.cut_confidence,
+            tail=tail if self.cut_tail is None else self.cut_tail,
+            rise=self.cut_rise,
+            steps=self.cut_steps,
+            start=full - 1,
+        )
 
     def branching(self, path: Profile) -> Width:
-        """The branch rule on the scale of a chain."""
+        """Return the branch rule on the scale of a chain."""
         high, low, theta = self.levels
         if self.thresholds == "quantile":
             high, low = confidence.quantiles(path.entropy_T, (high, low))
             (theta,) = confidence.quantiles(path.group_T, (theta,))
-        return Width(high, low, theta, self.rise, self.alpha, self.beta, self.min_branches, self.max_branches)
+        return Width(
+            entropy_high=high,
+            entropy_low=low,
+            confidence=theta,
+            rise=self.rise,
+            alpha=self.alpha,
+            beta=self.beta,
+            least=self.min_branches,
+            most=self.max_branches,
+        )
 
     async def grow(self, growth: Growth) -> None:
-        """The base chains; their branches and what else there is room for as they end."""
-        _Paths(self, growth, growth.width(self.width), self.measured, self.cuts, Wanted(top=self.top)).begin()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Looked:
-    """A path as far as it was looked at: H and C of its policy tokens. Those of the chain begin at its start."""
-
-    chain: Chain
-    entropy_T: Values = field(default_factory=lambda: np.zeros(0))
-    confidence_T: Values = field(default_factory=lambda: np.zeros(0))
-
-    def and_then(self, piece: Segment, k: int, measure: str) -> "_Looked":
-        """The path with its next piece."""
-        entropy, c = confidence.entropy_and_confidence(told(piece).top_logprobs_T_K, k, measure)
-        joined = np.concatenate([self.entropy_T, entropy]), np.concatenate([self.confidence_T, c])
-        return _Looked(self.chain.and_then(piece), *joined)
-
-    def below(self, branch: Branch, start: int) -> "_Looked":
-        """A path that leaves this one behind `start` tokens: windows reach back beyond the branch."""
-        return _Looked(Chain(branch, start, self.chain.limit), self.entropy_T[:start], self.confidence_T[:start])
+        """Grow the base chains, then their branches and fresh chains within the budget."""
+        _Paths(
+            policy=self,
+            growth=growth,
+            width=growth.width(self.width),
+            measured=self.measured,
+            cuts=self.cuts,
+            wanted=Wanted(top=self.top),
+        ).begin()
 
 
 @dataclass(slots=True)
 class _Paths:
-    """The paths of one tree. opened: each base chain's branches, a path and the token forced on it; None while it runs.
-    begun: how many of them have begun, and last, how many of those that are sampled afresh."""
+    """Paths of one tree.
+
+    opened: each base chain's branches, a path and the token forced on it; None while it runs
+    begun: number of branches begun of each base chain, and last, of fresh chains
+    """
 
     policy: Echo
     growth: Growth
@@ -170,7 +214,7 @@ class _Paths:
     measured: str
     cuts: Cuts
     wanted: Wanted
-    opened: list[list[tuple[_Looked, int]] | None] = field(default_factory=list)
+    opened: list[list[tuple[ScannedPath, int]] | None] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -185,8 +229,10 @@ class _Paths:
         self._fill()
 
     def _fill(self) -> None:
-        """Begins what there is room for: a chain that still runs holds room for all branches it may get, so that none takes
-        it."""
+        """Begin new paths within the budget.
+
+        A running chain reserves capacity for all branches that it may get.
+        """
         used = bases = len(self.opened)
         for base, opened in enumerate(self.opened):
             if used == self.width:
@@ -194,45 +240,67 @@ class _Paths:
             if opened is not None and self.begun[base] < len(opened):
                 for path, token in opened[self._new(base, min(self.width - used, len(opened)))]:
                     self.growth.start(self._path(path, (token,)))
-            used = min(self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened)))
+            used = min(
+                self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened))
+            )
         fresh = self._new(bases, self.width - used)
         for ordinal in range(bases + fresh.start, bases + fresh.stop):
             self.growth.start(self._path(self._fresh(ordinal)))
 
     def _new(self, of: int, count: int) -> slice:
-        """Those among the first `count` that have not begun; now they have."""
+        """Return the range of those among the first `count` that have not begun, and mark them
+        begun."""
         before, self.begun[of] = self.begun[of], max(count, self.begun[of])
         return slice(before, self.begun[of])
 
-    def _fresh(self, ordinal: int) -> _Looked:
-        return _Looked(Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens))
+    def _fresh(self, ordinal: int) -> ScannedPath:
+        return ScannedPath(
+            Chain(Branch(*self.growth.root, ordinal), 0, self.growth.view.max_path_tokens)
+        )
 
-    def _branches(self, path: _Looked, profile: Profile, cut: Cut | None) -> list[tuple[_Looked, int]]:
-        """A base chain's branches at its first uncertain token: before its cut, and with room for one more token."""
+    def _branches(
+        self, path: ScannedPath, profile: Profile, cut: Cut | None
+    ) -> list[tuple[ScannedPath, int]]:
+        """Return a base chain's branches at its first uncertain token.
+
+        The token lies before the chain's cut, and leaves budget for one more token.
+        """
         chain = path.chain
         rule = self.policy.branching(profile if cut is None else profile.first(cut[0] + 1))
-        at = rule.first(profile, self.policy.min_depth, min(chain.limit - 1, len(profile) if cut is None else cut[0]))
+        at = rule.first(
+            profile,
+            self.policy.min_depth,
+            min(chain.limit - 1, len(profile) if cut is None else cut[0]),
+        )
         if at is None:
             return []
-        width, place = rule.at(float(profile.entropy_T[at]), float(profile.group_T[at])), chain.place(at)
+        width = rule.at(float(profile.entropy_T[at]), float(profile.group_T[at]))
+        place = chain.place(at)
         likeliest = self._likeliest(chain, at, width)
         return [(path.below(Branch(*place, 1 + rank), at), token) for rank, token in likeliest]
 
     def _likeliest(self, chain: Chain, at: int, width: int) -> list[tuple[int, int]]:
-        """The likeliest tokens beside the chain's own, with their ranks: width − 1 of them, if so many are likely."""
-        segment, offset = _holder(chain, at)
-        signals, own = told(segment), int(segment.tokens_T[offset])
+        """Return the likeliest tokens beside the chain's own, with their ranks: at most width −
+        1."""
+        segment, offset = chain.holder(at)
+        signals, own = signals_of(segment), int(segment.tokens_T[offset])
         tokens, p = signals.top_ids_T_K[offset], np.exp(signals.top_logprobs_T_K[offset])
-        ranked = [(rank, int(tokens[rank])) for rank in range(min(width, len(tokens))) if p[rank] > self.policy.floor]
+        ranked = [
+            (rank, int(tokens[rank]))
+            for rank in range(min(width, len(tokens)))
+            if p[rank] > self.policy.floor
+        ]
         return [(rank, token) for rank, token in ranked if token != own][: width - 1]
 
-    async def _path(self, path: _Looked, forced: tuple[int, ...] = ()) -> tuple[_Looked, Profile, Cut | None]:
-        """Looks at a path after each segment, up to its leaf."""
+    async def _path(
+        self, path: ScannedPath, forced: tuple[int, ...] = ()
+    ) -> tuple[ScannedPath, Profile, Cut | None]:
+        """Sample a path to its leaf, examining it after each segment."""
         p = self.policy
         while True:
             begun = path.chain.stop + (0 if path.chain.pieces else len(forced))
-            looked = (begun // p.segment + 1) * p.segment
-            more = path.chain.more(self.growth.view.sampling, looked, forced, self.wanted)
+            end = (begun // p.segment + 1) * p.segment
+            more = path.chain.more(self.growth.view.sampling, end, forced, self.wanted)
             path = path.and_then(await self.growth.ask(more), p.confidence_k, self.measured)
             profile = self._profile(path)
             cut = self.cuts.first(profile) if p.cut else None
@@ -246,16 +314,12 @@ class _Paths:
             return chain.leaf(cut[0] + 1), cut[1]
         return (chain.leaf(), "stop" if chain.stopped else "length") if chain.ended else None
 
-    def _profile(self, path: _Looked) -> Profile:
+    def _profile(self, path: ScannedPath) -> Profile:
         p = self.policy
-        return confidence.profile(path.entropy_T, path.confidence_T, p.group_window, p.tail_window, p.entropy_window)
-
-
-def _holder(chain: Chain, position: int) -> tuple[Segment, int]:
-    """The segment that holds the token at a position of the path, and the token's place in it."""
-    at = position - chain.start
-    for piece in chain.pieces:
-        if at < len(piece):
-            return piece, at
-        at -= len(piece)
-    raise AssertionError(f"position {position} lies beyond {chain.start}..{chain.stop}")
+        return confidence.profile(
+            path.entropy_T,
+            path.confidence_T,
+            group=p.group_window,
+            tail=p.tail_window,
+            before=p.entropy_window,
+        )

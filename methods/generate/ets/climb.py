@@ -1,8 +1,10 @@
-"""A good set of ets's candidates where there are too many to try all sets: climbs by the best single change (card 37).
+"""Greedy improvement of a set of ets's candidates, for more than an exhaustive search can try.
 
-A change adds or drops a candidate, or all below an ancestor, for a branch often pays only as a whole; where none of these
-helps, a candidate is swapped for another. What a change is worth follows from how many kept candidates each node and cluster
-covers, and how many of these the change takes: both are kept from change to change, so that none is evaluated from nothing.
+The set is improved by the best single change. A change adds or drops a candidate, or all below an
+ancestor, as a branch often pays only as a whole; if none of these helps, a candidate is swapped for
+another. The gain of a change follows from the number of kept candidates below each node and in each
+cluster, and the number of these that the change removes: both are updated from change to change, so
+that none is evaluated from scratch.
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROUNDING = 1e-12
-_CHANGES = 100_000  # far more than any climb takes
+_CHANGES = 100_000  # far more than any climb needs
 Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float32]  # whole numbers: exact up to 2^24
@@ -19,41 +21,67 @@ Counts = npt.NDArray[np.float32]  # whole numbers: exact up to 2^24
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Σ own_i x_i + Σ_j worth_j [something that j covers is kept], with at least one x: x says that a candidate is kept."""
+    """Σ own_i x_i + Σ_j worth_j [any candidate that j covers is kept], with at least one x.
+
+    own_N: gain of each candidate by itself
+    worth_J: gain of each covering item
+    covers_J_N: whether j covers a candidate
+    groups_G_N: candidates that a change adds or drops
+    meets_G_J: number of candidates that a group and j have in common
+    met_G_J: 1 where there are any
+    """
 
     own_N: Values
     worth_J: Values
     covers_J_N: Counts
-    groups_G_N: Values  # what a change adds or drops
-    meets_G_J: Counts  # candidates that a group and j have in common
-    met_G_J: Values  # 1 where there are any
+    groups_G_N: Values
+    meets_G_J: Counts
+    met_G_J: Values
 
     @classmethod
-    def of(cls, own_N: Values, worth_J: Values, covers_J_N: Bools, families_M_N: Bools) -> "Problem":
-        """Groups are the candidates and the families, each set once. What covers the same is one, with the sum of its worth;
-        what covers one candidate is part of that one's own worth."""
+    def of(
+        cls, own_N: Values, worth_J: Values, covers_J_N: Bools, families_M_N: Bools
+    ) -> "Problem":
+        """Return the problem, with duplicates removed.
+
+        Groups are the candidates and the families, each set once. Items that cover the same
+        candidates become one, with the sum of their worth; an item that covers one candidate
+        becomes part of that candidate's own worth.
+        """
         sets = np.concatenate((np.eye(len(own_N), dtype=bool), families_M_N))
         groups = sets[_firsts(sets)[0]].astype(np.float64)
         at, same_J = _firsts(covers_J_N)
-        covers_J_N, worth_J = covers_J_N[at], np.asarray(np.bincount(same_J, worth_J, len(at)), np.float64)
+        covers_J_N = covers_J_N[at]
+        worth_J = np.asarray(np.bincount(same_J, worth_J, len(at)), np.float64)
         alone_J = covers_J_N.sum(1) == 1
         own_N = own_N + worth_J[alone_J] @ covers_J_N[alone_J]
         covers, worth_J = covers_J_N[~alone_J].astype(np.float32), worth_J[~alone_J]
-        largest = max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0  # so that rounding is far below ROUNDING
-        own_N, worth_J = own_N / largest, worth_J / largest
+        # Scaled, so that errors of rounding are far below ROUNDING.
+        largest = max(np.abs(own_N).max(), np.abs(worth_J).max(initial=0.0)) or 1.0
         meets = groups.astype(np.float32) @ covers.T
-        return cls(own_N, worth_J, covers, groups, meets, (meets > 0).astype(np.float64))
+        return cls(
+            own_N=own_N / largest,
+            worth_J=worth_J / largest,
+            covers_J_N=covers,
+            groups_G_N=groups,
+            meets_G_J=meets,
+            met_G_J=(meets > 0).astype(np.float64),
+        )
 
 
 def _firsts(sets_X_N: Bools) -> tuple[list[int], list[int]]:
-    """Where each distinct row stands first, and of each row, which of these it is."""
+    """Return the first index of each distinct row, and for each row, the number of its kind."""
     known: dict[bytes, int] = {}
     same_X = [known.setdefault(row.tobytes(), len(known)) for row in np.packbits(sets_X_N, axis=1)]
     return [same_X.index(number) for number in range(len(known))], same_X
 
 
 class Climb:
-    """A set of candidates that gets better. count_J: how many of the kept ones j covers; both_G_J: those of a group."""
+    """Set of candidates that improves.
+
+    _count_J: number of kept candidates that j covers
+    _both_G_J: number of these in a group
+    """
 
     def __init__(self, problem: Problem, kept_N: Bools) -> None:
         self._problem = problem
@@ -67,7 +95,7 @@ class Climb:
         self._take(kept_N)
 
     def climb(self) -> Bools:
-        """Until no change helps."""
+        """Improve the set until no change helps."""
         for _ in range(_CHANGES):
             if not (self._toggle() or self._swap()):
                 break
@@ -82,13 +110,17 @@ class Climb:
         self.kept_N = kept_N
 
     def _toggle(self) -> bool:
-        """Adds or drops the best group, if that helps."""
+        """Add or drop the best group; return whether that helped."""
         problem, bare_J = self._problem, self._count_J == 0
         groups = problem.groups_G_N
-        added_G = groups @ np.where(self.kept_N, 0.0, problem.own_N) + problem.met_G_J @ (problem.worth_J * bare_J)
+        added_G = groups @ np.where(self.kept_N, 0.0, problem.own_N) + problem.met_G_J @ (
+            problem.worth_J * bare_J
+        )
         lost_G_J = (self._both_G_J == self._count_J) & ~bare_J
-        dropped_G = -(groups @ np.where(self.kept_N, problem.own_N, 0.0)) - lost_G_J @ problem.worth_J
-        dropped_G[groups @ self.kept_N == self.kept_N.sum()] = -np.inf  # one is kept at least
+        dropped_G = (
+            -(groups @ np.where(self.kept_N, problem.own_N, 0.0)) - lost_G_J @ problem.worth_J
+        )
+        dropped_G[groups @ self.kept_N == self.kept_N.sum()] = -np.inf  # never drop all
         better = np.concatenate((added_G, dropped_G))
         at = int(better.argmax())
         if better[at] <= ROUNDING:
@@ -98,29 +130,36 @@ class Climb:
         return True
 
     def _swap(self) -> bool:
-        """Swaps the best two, if that helps."""
-        problem, inside, outside = self._problem, np.flatnonzero(self.kept_N), np.flatnonzero(~self.kept_N)
+        """Swap the best two candidates; return whether that helped."""
+        problem = self._problem
+        inside = np.flatnonzero(self.kept_N)
+        outside = np.flatnonzero(~self.kept_N)
         if not len(outside):
             return False
         lone, bare = self._count_J == 1, self._count_J == 0
         alone_J_N = problem.covers_J_N[lone]
         weighed_N_J = alone_J_N[:, inside].T * problem.worth_J[lone]
-        gained = problem.own_N[outside] + problem.worth_J[bare] @ problem.covers_J_N[bare][:, outside]
+        gained = (
+            problem.own_N[outside] + problem.worth_J[bare] @ problem.covers_J_N[bare][:, outside]
+        )
         lost = problem.own_N[inside] + weighed_N_J.sum(1)
-        better = gained[None] - lost[:, None] + weighed_N_J @ alone_J_N[:, outside]  # what the new one covers is not lost
+        # Items that the new candidate covers are not lost.
+        better = gained[None] - lost[:, None] + weighed_N_J @ alone_J_N[:, outside]
         at = int(better.argmax())
         if better.flat[at] <= ROUNDING:
             return False
         kept_N = self.kept_N.copy()
-        kept_N[inside[at // len(outside)]], kept_N[outside[at % len(outside)]] = False, True
+        kept_N[inside[at // len(outside)]] = False
+        kept_N[outside[at % len(outside)]] = True
         self._take(kept_N)
         return True
 
 
 def climbed(problem: Problem) -> list[Bools]:
-    """Where the climbs end that begin with all candidates, with the best one, and with the best family."""
-    many, value_G = len(problem.own_N), problem.groups_G_N @ problem.own_N + problem.met_G_J @ problem.worth_J
-    groups = [np.ones(many, bool), problem.groups_G_N[int(value_G[:many].argmax())] > 0]
-    if len(value_G) > many:
-        groups.append(problem.groups_G_N[many + int(value_G[many:].argmax())] > 0)
-    return [Climb(problem, start).climb() for start in groups]
+    """Return the ends of climbs from all candidates, the best one, and the best family."""
+    count = len(problem.own_N)
+    value_G = problem.groups_G_N @ problem.own_N + problem.met_G_J @ problem.worth_J
+    starts = [np.ones(count, bool), problem.groups_G_N[int(value_G[:count].argmax())] > 0]
+    if len(value_G) > count:
+        starts.append(problem.groups_G_N[count + int(value_G[count:].argmax())] > 0)
+    return [Climb(problem, start).climb() for start in starts]

@@ -1,7 +1,8 @@
-"""What a step of ets says, as numbers: how often each three characters in a row occur in it (card 37; there a model does).
+"""Embeddings of ets's steps without a model: counts of each run of three characters.
 
-This is no meaning: steps are alike if they are written alike. It needs no model, and equal texts are always one cluster.
-Letters count as small ones, runs of blanks as one. With the cut of 0.05, steps are one cluster if a few characters differ.
+The paper uses a model. Here steps are alike if they are written alike; equal texts are always one
+cluster. Letters are lower-cased, runs of blanks become one. With the cut of 0.05, steps are one
+cluster if a few characters differ.
 """
 
 from collections import Counter
@@ -14,16 +15,21 @@ _CHARACTERS = 3
 
 
 def embeddings(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """A row for each text, a column for each run of characters that occurs in any."""
+    """Return a row for each text, with a column for each run of characters that occurs in any."""
     counted = [_counts(text) for text in texts]
-    columns = {piece: at for at, piece in enumerate(sorted({piece for counts in counted for piece in counts}))}
-    found = np.zeros((len(texts), len(columns)))
-    for row, counts in zip(found, counted, strict=True):
+    columns = {
+        piece: at
+        for at, piece in enumerate(sorted({piece for counts in counted for piece in counts}))
+    }
+    counts_N_D = np.zeros((len(texts), len(columns)))
+    for row, counts in zip(counts_N_D, counted, strict=True):
         for piece, count in counts.items():
             row[columns[piece]] = count
-    return found
+    return counts_N_D
 
 
 def _counts(text: str) -> Counter[str]:
     plain = f" {' '.join(text.lower().split())} "
-    return Counter(plain[at : at + _CHARACTERS] for at in range(max(1, len(plain) - _CHARACTERS + 1)))
+    return Counter(
+        plain[at : at + _CHARACTERS] for at in range(max(1, len(plain) - _CHARACTERS + 1))
+    )

@@ -1,4 +1,4 @@
-"""The search of ets: depth by depth, which steps end paths, which go on, and how often."""
+"""Search of ets, depth by depth: steps that end paths, steps that go on, and their numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from methods.generate.ets.select import Choice, kv_tokens, select
 
 
 class SearchSettings(Protocol):
-    """Settings of a search, as `methods.generate.ets.policy.Ets` documents them, and its scorer."""
+    """Settings of a search, as in `methods.generate.ets.policy.Ets`, and its scorer."""
 
     @property
     def step(self) -> int: ...
@@ -45,7 +45,7 @@ class SearchSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
-    """What decides who goes on: the settings of the same names."""
+    """Settings of the selection, under the same names as in the policy."""
 
     lambda_b: float
     lambda_d: float
@@ -57,31 +57,48 @@ Decision = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def decided(
-    rule: SelectionRule, scores: tuple[float, ...], above: tuple[tuple[bytes, ...], ...], texts: tuple[str, ...], width: int
+    rule: SelectionRule,
+    scores: tuple[float, ...],
+    above: tuple[tuple[bytes, ...], ...],
+    texts: tuple[str, ...],
+    width: int,
 ) -> Decision:
-    """Who of the candidates is kept, the children of each of these, and the clusters of all, if there was a choice.
+    """Return the kept candidates, the children of each of these, and the clusters of all.
 
-    Nothing is clustered where there is one candidate or one text, or nothing to gain (λ_d = 0).
+    Nothing is clustered with one candidate or one text, or without a worth of clusters (λ_d = 0).
     """
     alike = not rule.lambda_d or len(set(texts)) < 2
     named = () if alike else tuple(clusters(embeddings(texts), rule.cut))
-    kept = select(Choice(shares(scores, width, rule.temperature), above, named, rule.lambda_b, rule.lambda_d))
-    return tuple(kept), tuple(counts([scores[i] for i in kept], width, rule.temperature)), named
+    choice = Choice(
+        worth=shares(scores, width, rule.temperature),
+        ancestors=above,
+        clusters=named,
+        cost=rule.lambda_b,
+        bonus=rule.lambda_d,
+    )
+    kept = select(choice)
+    children = counts([scores[i] for i in kept], width, rule.temperature)
+    return tuple(kept), tuple(children), named
 
 
 @lru_cache(16)
 def ending_at(sampling: Sampling, delimiter: str) -> Sampling:
-    """Sampling that a delimiter ends, too."""
+    """Return the sampling with a delimiter as a further stop."""
     return replace(sampling, stop=(*sampling.stop, delimiter))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The end of a step. above: the ends of the steps before it, the prompt first."""
+    """End of a step.
+
+    run: segments of the step
+    above: ends of the steps before it, the prompt first
+    tokens: tokens of the path, without the prompt
+    """
 
     run: Run
     above: tuple["Node", ...]
-    tokens: int  # of the path, without the prompt
+    tokens: int
 
     @property
     def id(self) -> bytes:
@@ -96,7 +113,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What one depth of a search came to: its candidates, who of them was kept, and their clusters."""
+    """Result of one depth of a search: its candidates, those kept, and their clusters."""
 
     candidates: tuple[Node, ...]
     kept: tuple[int, ...]
@@ -105,12 +122,14 @@ class Depth:
     @property
     def kv_tokens(self) -> int:
         """Tokens of the nodes on the candidates' paths."""
-        return kv_tokens([[(node.id, len(node.run)) for node in (*c.above, c)] for c in self.candidates])
+        return kv_tokens(
+            [[(node.id, len(node.run)) for node in (*c.above, c)] for c in self.candidates]
+        )
 
 
 @dataclass(slots=True)
 class Search:
-    """The search of one tree."""
+    """Search of one tree."""
 
     policy: SearchSettings
     growth: Growth
@@ -118,8 +137,9 @@ class Search:
     depths: list[Depth] = field(default_factory=list)
 
     async def grow(self) -> None:
-        """Depth by depth: all steps of one are waited for, and who of them goes on is decided among them."""
-        left, wave = self.width, self._below(Node(Run((self.growth.view.root,)), (), 0), self.width)
+        """Search depth by depth: wait for all steps of one, then decide among them."""
+        left = self.width
+        wave = self._below(Node(Run((self.growth.view.root,)), (), 0), self.width)
         for depth in range(1, self.policy.depth + 1):
             steps = [self.growth.start(self._step(branch, above, depth)) for branch, above in wave]
             candidates = [node for node in [await step for step in steps] if node is not None]
@@ -133,7 +153,7 @@ class Search:
         return [(Branch(end.id, len(end), i), node) for i in range(count)]
 
     async def _step(self, branch: Branch, above: Node, depth: int) -> Node | None:
-        """A step below a node; None where it ends its path."""
+        """Sample a step below a node; return None if it ends its path."""
         run = await self.growth.run(self._asked(branch, above))
         node = Node(run, (*above.above, above), above.tokens + len(run))
         reason = self._ending(node) or ("depth" if depth == self.policy.depth else "")
@@ -145,36 +165,50 @@ class Search:
     def _asked(self, branch: Branch, above: Node) -> Expansion:
         wanted = NO_SIGNALS if self.policy.scorer else Wanted(head=True)
         sampling = ending_at(self.growth.view.sampling, self.policy.delimiter)
-        return Expansion(branch, upto(sampling, min(self.policy.step, self._most - above.tokens)), (), wanted)
+        return Expansion(
+            branch, upto(sampling, min(self.policy.step, self._most - above.tokens)), (), wanted
+        )
 
     @property
     def _most(self) -> int:
         return min(self.growth.view.max_path_tokens, self.policy.most)
 
     def _ending(self, node: Node) -> str:
-        """Why a path ends with this step; empty if it goes on. Who says the delimiter has ended a step, not the path."""
+        """Return the reason why a path ends with this step; empty if it goes on.
+
+        A stop at the delimiter ends a step, not the path.
+        """
         if node.run.last.finish is Finish.STOP:
             text = node.run.text
-            if self.policy.delimiter not in text or any(stop in text for stop in self.growth.view.sampling.stop):
+            if self.policy.delimiter not in text or any(
+                stop in text for stop in self.growth.view.sampling.stop
+            ):
                 return "stop"
         return "length" if node.tokens >= self._most else ""
 
-    # -- who goes on --
+    # -- selection --
 
     def _spread(self, candidates: Sequence[Node], left: int) -> list[tuple[Branch, Node]]:
-        """The next steps: children of the candidates that are kept, as many as the width that is left."""
+        """Return the next steps: children of the kept candidates, as many as the width that is
+        left."""
         above = tuple(tuple(node.id for node in c.above) for c in candidates)
         texts = tuple(node.run.text for node in candidates)
         policy, scores = self.policy, self._scores(candidates)
         rule = SelectionRule(policy.lambda_b, policy.lambda_d, policy.temperature, policy.cut)
-        kept, children, named = decided(rule, scores, above, texts, left)
+        kept, children, named = decided(rule, scores=scores, above=above, texts=texts, width=left)
         self.depths.append(Depth(tuple(candidates), kept, named))
-        return [b for i, count in zip(kept, children, strict=True) for b in self._below(candidates[i], count)]
+        return [
+            branch
+            for i, count in zip(kept, children, strict=True)
+            for branch in self._below(candidates[i], count)
+        ]
 
     def _scores(self, candidates: Sequence[Node]) -> tuple[float, ...]:
-        """The score of each one's last step; all equal while the head is cold."""
+        """Return the score of each candidate's last step; all equal while the head is cold."""
         if self.policy.scorer:
-            return tuple(self.policy.score(self.growth.view.root.text, node.text) for node in candidates)
-        said = [node.run.last.signals.head_T for node in candidates]
-        heard = all(len(head_T) for head_T in said)
-        return tuple(float(head_T[-1]) if heard else 0.0 for head_T in said)
+            return tuple(
+                self.policy.score(self.growth.view.root.text, node.text) for node in candidates
+            )
+        scores = [node.run.last.signals.head_T for node in candidates]
+        warm = all(len(head_T) for head_T in scores)
+        return tuple(float(head_T[-1]) if warm else 0.0 for head_T in scores)

@@ -1,6 +1,6 @@
-"""latr's tree: the greedy phase, looked at token by token, then what finishes each branch (card 7).
+"""Growth of latr's tree: the greedy phase, examined token by token, then the end of each branch.
 
-Tokens are counted from the prompt, for all branches alike, and only those where something happens are looked at.
+Tokens are counted from the prompt, for all branches alike; only places with events are visited.
 """
 
 from bisect import bisect_right
@@ -15,42 +15,47 @@ from methods.generate.latr.lookahead import Choices, ForkRule, Likeness, opening
 
 
 @dataclass(eq=False, slots=True)
-class _Row:
-    """A branch of the tree phase. `forced`: the runner-up that it begins with; empty for the first.
+class _LookaheadBranch:
+    """Branch of the tree phase.
 
-    chain: its greedy segments alone. choices: by place, the tokens that may open branches.
+    chain: its greedy segments alone
+    forced: the runner-up that it begins with; empty for the first branch
+    parent: branch that it left
+    choices: by place, the tokens that may open branches
+    places: places with choices
+    tokens: its known tokens
     """
 
     chain: Chain
     forced: tuple[int, ...] = ()
-    parent: "_Row | None" = None
+    parent: "_LookaheadBranch | None" = None
     choices: dict[int, Choices] = field(default_factory=dict)
     places: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
     @property
     def birth(self) -> int:
-        """The place of its first token."""
+        """Place of its first token."""
         return self.chain.start
 
     @property
     def known(self) -> int:
-        """Places before this one have a token that is known."""
+        """Place before which all tokens are known."""
         return self.birth + len(self.tokens)
 
     def over(self, at: int) -> bool:
-        """Whether it ended before this place."""
+        """Return whether it ended before this place."""
         return self.chain.ended and self.chain.stop <= at
 
     def window(self, start: int, length: int) -> list[int] | None:
-        """Its tokens from a place on; None where the model's end is among them, or they are not all there."""
+        """Return its tokens from a place on; None at the model's end, or if some are missing."""
         end = start + length
         if self.known < end or (self.chain.stopped and self.chain.stop <= end):
             return None
         return self.tokens[start - self.birth : end - self.birth]
 
     def take(self, piece: Segment, rule: ForkRule) -> None:
-        """Goes on by a greedy segment. A forced token is known before it comes."""
+        """Add a greedy segment. A forced token is known before it comes."""
         start = self.chain.stop
         self.chain = self.chain.and_then(piece)
         self.choices.update({start + t: choices for t, choices in openings(piece, rule).items()})
@@ -60,7 +65,18 @@ class _Row:
 
 @dataclass(slots=True)
 class Lookahead:
-    """One tree. leaves: n; of_tree: how many of them the tree phase may have; last: the tokens at which it ends."""
+    """Lookahead phase and completion of one tree.
+
+    leaves: n
+    of_tree: leaves that the tree phase may have
+    rule: rule for opening branches
+    likeness: rule for deleting branches
+    ages: ages at which a branch is compared, ascending
+    chunk: tokens of a greedy segment
+    last: tokens at which the tree phase ends
+    greedy: sampling of the tree phase
+    branches: branches of the tree phase
+    """
 
     growth: Growth
     leaves: int
@@ -71,10 +87,10 @@ class Lookahead:
     chunk: int
     last: int
     greedy: Sampling
-    rows: list[_Row] = field(default_factory=list)
+    branches: list[_LookaheadBranch] = field(default_factory=list)
 
     async def grow(self) -> None:
-        first = 1 + self.rule.candidates  # ordinals below are the tree's
+        first = 1 + self.rule.candidates  # lower ordinals belong to the tree phase
         for ordinal in range(self.leaves - self.of_tree):
             self._sample(Branch(*self.growth.root, first + ordinal), 0)
         if self.of_tree:
@@ -83,8 +99,8 @@ class Lookahead:
     # -- the tree phase --
 
     async def _tree(self) -> int:
-        """Grows its branches. Returns their tokens when the tree phase is over."""
-        self.rows = [self._row(Branch(*self.growth.root, 0), 0)]
+        """Grow the branches of the tree phase; return their tokens at its end."""
+        self.branches = [self._new_branch(Branch(*self.growth.root, 0), 0)]
         at = -1
         while True:
             at = self._next(at)
@@ -95,96 +111,145 @@ class Lookahead:
                 return at + 1
 
     def _next(self, at: int) -> int:
-        """The next place where something may happen: an opening, a comparison, an end, or tokens that are not there."""
-        return min([self.last - 1, *(e for row in self.rows for e in self._events(row) if e > at), *self._openings(at)])
+        """Return the next place with a possible event: an opening, a comparison, an end, missing
+        tokens."""
+        return min(
+            [
+                self.last - 1,
+                *(e for branch in self.branches for e in self._events(branch) if e > at),
+                *self._openings(at),
+            ]
+        )
 
-    def _events(self, row: _Row) -> list[int]:
-        """Places where a row ends or must be sampled further, and where it is compared."""
-        return [row.chain.stop - 1 if row.chain.ended else row.known, *[row.birth + age - 1 for age in self.ages]]
+    def _events(self, branch: _LookaheadBranch) -> list[int]:
+        """Return the places where a branch ends or must be sampled further, and is compared."""
+        return [
+            branch.chain.stop - 1 if branch.chain.ended else branch.known,
+            *[branch.birth + age - 1 for age in self.ages],
+        ]
 
     def _openings(self, at: int) -> list[int]:
-        """The next opening of each row, where there is room for it."""
-        if len(self.rows) >= self.of_tree:
+        """Return the next opening of each branch, if there is capacity for it."""
+        if len(self.branches) >= self.of_tree:
             return []
-        return [r.places[bisect_right(r.places, at)] for r in self.rows if r.places and r.places[-1] > at]
+        return [
+            branch.places[bisect_right(branch.places, at)]
+            for branch in self.branches
+            if branch.places and branch.places[-1] > at
+        ]
 
-    def _row(self, branch: Branch, start: int, forced: tuple[int, ...] = (), parent: _Row | None = None) -> _Row:
-        chain = Chain(branch, start, self.growth.view.max_path_tokens)
-        return _Row(chain, forced, parent, tokens=list(forced))
+    def _new_branch(
+        self,
+        place: Branch,
+        start: int,
+        forced: tuple[int, ...] = (),
+        parent: _LookaheadBranch | None = None,
+    ) -> _LookaheadBranch:
+        chain = Chain(place, start, self.growth.view.max_path_tokens)
+        return _LookaheadBranch(chain, forced, parent, tokens=list(forced))
 
     async def _tokens(self, at: int) -> None:
-        """Waits until all rows have the token at this place. Chunks end at multiples, so that rows ask together."""
-        while lacking := [row for row in self.rows if row.known <= at and not row.over(at)]:
-            upto, signals = min((at // self.chunk + 1) * self.chunk, self.last), Wanted(top=self.rule.candidates)
-            asked = [self.growth.ask(row.chain.more(self.greedy, upto, row.forced, signals)) for row in lacking]
-            for row, piece in zip(lacking, asked, strict=True):
-                row.take(await piece, self.rule)
+        """Wait until all branches have the token at this place.
+
+        Chunks end at multiples, so that branches request them together.
+        """
+        while lacking := [
+            branch for branch in self.branches if branch.known <= at and not branch.over(at)
+        ]:
+            end = min((at // self.chunk + 1) * self.chunk, self.last)
+            signals = Wanted(top=self.rule.candidates)
+            asked = [
+                self.growth.ask(branch.chain.more(self.greedy, end, branch.forced, signals))
+                for branch in lacking
+            ]
+            for branch, piece in zip(lacking, asked, strict=True):
+                branch.take(await piece, self.rule)
 
     def _open(self, at: int) -> None:
-        """Branches at this place, all second choices before all third ones, by row, while there is room."""
-        if at + 1 >= self.growth.view.max_path_tokens or len(self.rows) >= self.of_tree:
-            return  # no room for a token after the forced one, or for a branch
-        rows = [(row, row.choices.get(at, ())) for row in self.rows]
-        most = max(len(choices) for _, choices in rows)
-        wanted = [(row, *choices[n]) for n in range(most) for row, choices in rows if n < len(choices)]
-        for row, rank, token in wanted[: self.of_tree - len(self.rows)]:
-            self.rows.append(self._row(Branch(*row.chain.place(at), 1 + rank), at, (token,), row))
+        """Open branches at this place within capacity: all second choices before all third ones."""
+        if at + 1 >= self.growth.view.max_path_tokens or len(self.branches) >= self.of_tree:
+            return  # no budget for a token after the forced one, or for a branch
+        openings = [(branch, branch.choices.get(at, ())) for branch in self.branches]
+        most = max(len(choices) for _, choices in openings)
+        wanted = [
+            (branch, *choices[n])
+            for n in range(most)
+            for branch, choices in openings
+            if n < len(choices)
+        ]
+        for branch, rank, token in wanted[: self.of_tree - len(self.branches)]:
+            self.branches.append(
+                self._new_branch(Branch(*branch.chain.place(at), 1 + rank), at, (token,), branch)
+            )
 
     def _prune(self, at: int) -> None:
-        gone = {id(row) for row in self.rows if self._repeats(row, at)}
+        gone = {id(branch) for branch in self.branches if self._repeats(branch, at)}
         if not gone:
             return
-        for row in list(self.rows):  # parents come before their children
-            if row.parent is not None and id(row.parent) in gone:
-                gone.add(id(row))
-        self.rows = [row for row in self.rows if id(row) not in gone]
+        for branch in list(self.branches):  # parents come before their children
+            if branch.parent is not None and id(branch.parent) in gone:
+                gone.add(id(branch))
+        self.branches = [branch for branch in self.branches if id(branch) not in gone]
 
-    def _repeats(self, row: _Row, at: int) -> bool:
-        """Whether a branch that came of age here is too much like its parent since it left it."""
-        age = at - row.birth + 1
-        if row.parent is None or age not in self.ages:
+    def _repeats(self, branch: _LookaheadBranch, at: int) -> bool:
+        """Return whether a branch reaches a comparison here and is too much like its parent."""
+        age = at - branch.birth + 1
+        if branch.parent is None or age not in self.ages:
             return False
-        a, b = row.window(row.birth, age), row.parent.window(row.birth, age)
+        a, b = branch.window(branch.birth, age), branch.parent.window(branch.birth, age)
         return a is not None and b is not None and self.likeness.between(a, b)
 
     def _settled(self, at: int) -> bool:
-        """Whether the group is full and no branch is too young, or all have ended."""
-        running = [row for row in self.rows if not row.over(at + 1)]
+        """Return whether the group is full and no branch is too young, or all have ended."""
+        running = [branch for branch in self.branches if not branch.over(at + 1)]
         old = max(self.ages, default=0)
-        full = len(self.rows) >= self.of_tree and all(at - row.birth + 1 >= old for row in running)
+        full = len(self.branches) >= self.of_tree and all(
+            at - branch.birth + 1 >= old for branch in running
+        )
         return full or not running
 
-    # -- and after it --
+    # -- completion --
 
     async def _finish(self, tokens: int, first: int) -> None:
-        """Ordinary sampling from each branch's place, and copies for the slots that are left."""
-        for row in self.rows:
-            if row.over(tokens):
-                self._mark(row.chain)
-            elif row.chain.pieces:
-                self._sample(Branch(*row.chain.place(tokens), 0), tokens)
+        """Sample each branch to its end, and copies for the slots that are left."""
+        for branch in self.branches:
+            if branch.over(tokens):
+                self._mark(branch.chain)
+            elif branch.chain.pieces:
+                self._sample(Branch(*branch.chain.place(tokens), 0), tokens)
             else:
-                self._sample(row.chain.branch, row.birth, row.forced)
-        if len(self.rows) < self.of_tree:
+                self._sample(branch.chain.branch, branch.birth, branch.forced)
+        if len(self.branches) < self.of_tree:
             await self._copy(tokens, first)
 
     async def _copy(self, tokens: int, first: int) -> None:
-        """Copies of the first branch that runs on. Whether one that begins here does, its forced token must tell first."""
-        place, start, ordinal = self.growth.root, 0, first + self.leaves - self.of_tree
-        for row in self.rows:
-            if not row.chain.pieces:
-                row.take(await self.growth.ask(self._rest(row.chain, row.forced)), self.rule)
-            if not row.over(tokens):
-                place, start, ordinal = row.chain.place(tokens), tokens, first
+        """Copy the first branch that runs on.
+
+        For a branch that begins here, its forced token shows first whether it does.
+        """
+        place = self.growth.root
+        start = 0
+        ordinal = first + self.leaves - self.of_tree
+        for branch in self.branches:
+            if not branch.chain.pieces:
+                branch.take(
+                    await self.growth.ask(self._rest(branch.chain, branch.forced)), self.rule
+                )
+            if not branch.over(tokens):
+                place = branch.chain.place(tokens)
+                start = tokens
+                ordinal = first
                 break
-        for copy in range(self.of_tree - len(self.rows)):
+        for copy in range(self.of_tree - len(self.branches)):
             self._sample(Branch(*place, ordinal + copy), start)
 
     def _sample(self, branch: Branch, start: int, forced: tuple[int, ...] = ()) -> None:
-        self.growth.start(self._path(Chain(branch, start, self.growth.view.max_path_tokens), forced))
+        self.growth.start(
+            self._path(Chain(branch, start, self.growth.view.max_path_tokens), forced)
+        )
 
     async def _path(self, chain: Chain, forced: tuple[int, ...]) -> None:
-        """A path to its end, which is a leaf."""
+        """Sample a path to its end, which is a leaf."""
         while not chain.ended:
             chain = chain.and_then(await self.growth.ask(self._rest(chain, forced)))
         self._mark(chain)

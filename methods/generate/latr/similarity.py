@@ -1,18 +1,21 @@
-"""How alike two runs of r tokens are: edit distance, the longest shared suffix, ROUGE-L (LATR, card 7).
+"""Similarity of two runs of r tokens: edit distance, longest shared suffix, ROUGE-L (for latr).
 
-Distance and common subsequence are computed in the bits of whole numbers, a column of the table at a time (Myers 1999,
-Hyyrö 2004): r additions of r-bit numbers.
+Distance and common subsequence are computed in the bits of whole numbers, a column of the table at
+a time (Myers 1999, Hyyrö 2004): r additions of r-bit numbers.
 """
 
 from collections.abc import Sequence
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Fewest insertions, deletions and replacements that turn one into the other."""
+    """Return the fewest insertions, deletions and replacements that turn one into the other."""
     if not a:
         return len(b)
-    places, full, last = _places(a), (1 << len(a)) - 1, 1 << (len(a) - 1)
-    up, down, distance = full, 0, len(a)  # where the column rises and falls from row to row
+    places = _places(a)
+    full = (1 << len(a)) - 1
+    last = 1 << (len(a) - 1)
+    distance = len(a)
+    up, down = full, 0  # rows where the column of the table rises and falls
     for token in b:
         match = places.get(token, 0)
         diagonal = (((match & up) + up) ^ up) | match | down
@@ -24,17 +27,17 @@ def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def suffix_score(a: Sequence[int], b: Sequence[int]) -> float:
-    """The longest end of one that occurs anywhere in the other, over their length."""
+    """Return the longest end of one that occurs anywhere in the other, over their length."""
     return max(_longest_end(a, b), _longest_end(b, a)) / max(len(a), len(b), 1)
 
 
 def rouge_l(a: Sequence[int], b: Sequence[int]) -> float:
-    """F1 of their longest common subsequence."""
+    """Return F1 of their longest common subsequence."""
     return 2.0 * common_subsequence(a, b) / (len(a) + len(b)) if a or b else 1.0
 
 
 def common_subsequence(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     places, full = _places(a), (1 << len(a)) - 1
     rows = full
     for token in b:
@@ -44,7 +47,7 @@ def common_subsequence(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _places(a: Sequence[int]) -> dict[int, int]:
-    """Per token: bits of the places where it occurs."""
+    """Return, by token, the bits of the places where it occurs."""
     places: dict[int, int] = {}
     for at, token in enumerate(a):
         places[token] = places.get(token, 0) | 1 << at
@@ -52,7 +55,7 @@ def _places(a: Sequence[int]) -> dict[int, int]:
 
 
 def _longest_end(a: Sequence[int], b: Sequence[int]) -> int:
-    """Longest suffix of a found in b."""
+    """Return the length of the longest suffix of a found in b."""
     longest = 0
     for end in range(len(b), 0, -1):
         n = 0

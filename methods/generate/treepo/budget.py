@@ -1,4 +1,4 @@
-"""How treepo shares its branch budget out: the total of a wave, and each live path's part of it (card 2)."""
+"""Branch budget of treepo: the total of a wave, and each live path's part of it."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,19 @@ POLICIES = (
 
 
 def total(live: int, finished: int, finished_now: int, width: int, divisor: int) -> int:
-    """B = max(P, min(W - F, d·f + d·P)): what finished in this wave gives its share to its siblings."""
+    """Return B = max(P, min(W - F, d·f + d·P)).
+
+    Paths that finished in this wave give their share to their siblings.
+    """
     return max(live, min(width - finished, divisor * finished_now + divisor * live))
 
 
 def split(budget: int, weights: Sequence[float] | None, live: int) -> list[int]:
-    """Children of each live path. None: equal parts, the last path takes the remainder. Else one each and the rest by
-    weight, rounded by largest remainder."""
+    """Return the children of each live path.
+
+    weights: None for equal parts, the last path taking the remainder; else each path gets one child
+        and a part of the rest by weight, rounded by largest remainder
+    """
     if weights is None:
         part = budget // live
         return [part] * (live - 1) + [budget - part * (live - 1)]
@@ -35,13 +41,15 @@ def split(budget: int, weights: Sequence[float] | None, live: int) -> list[int]:
 
 
 def weights(values: Sequence[float], inverse: bool, temperature: float) -> list[float]:
-    """softmax(-(x - min x) / T): unlikely paths get more children; with `inverse` the likely ones do."""
-    sign, least = (1.0 if inverse else -1.0), min(values)
+    """Return softmax(-(x - min x) / T): unlikely paths get more children, with `inverse` likely
+    ones."""
+    sign = 1.0 if inverse else -1.0
+    least = min(values)
     return softmax([sign * (x - least) / temperature for x in values])
 
 
 def softmax(values: Sequence[float]) -> list[float]:
-    """exp(x) / Σ exp(x)."""
+    """Return exp(x) / Σ exp(x)."""
     most = max(values)
     parts = [math.exp(x - most) for x in values]
     return [p / sum(parts) for p in parts]

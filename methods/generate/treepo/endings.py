@@ -1,4 +1,4 @@
-"""When a treepo path ends, and where a new one may start inside it (card 2). Text is read, never made, here."""
+"""Ends of treepo's paths, and starts of new ones inside them. Text is read, never made, here."""
 
 import functools
 import re
@@ -14,14 +14,15 @@ _PIECE, _TIMES = 32, 8  # characters, occurrences
 _BOXED = re.compile(r"\\boxed\s*\{")
 
 
-@functools.lru_cache(4096)  # a plan replays its tree, so it asks for the same segments again
+@functools.lru_cache(4096)  # a plan replays its tree and so repeats its calls
 def repeats(text: str, piece: int = _PIECE, times: int = _TIMES) -> bool:
-    """Whether some `piece` characters in a row occur at least `times` times (overlapping ones count)."""
-    seen: dict[str, int] = {}
+    """Return whether any `piece` characters in a row occur `times` times or more, also
+    overlapping."""
+    occurrences: dict[str, int] = {}
     for at in range(len(text) - piece + 1):
         part = text[at : at + piece]
-        seen[part] = seen.get(part, 0) + 1
-        if seen[part] >= times:
+        occurrences[part] = occurrences.get(part, 0) + 1
+        if occurrences[part] >= times:
             return True
     return False
 
@@ -35,10 +36,15 @@ def ending(
     finished: str,
     repetition_first: bool,
 ) -> str | None:
-    """Why the path ends here, in the card's order of checks; None if it goes deeper."""
+    """Return the reason why the path ends here, in the published order of checks; None if it
+    goes on."""
     if repetition_first and repeats(segment_text):
         return "repetition"
-    if finished != "eos" and (stopped or finished == "boxed") and _BOXED.search(path_text()) is not None:
+    if (
+        finished != "eos"
+        and (stopped or finished == "boxed")
+        and _BOXED.search(path_text()) is not None
+    ):
         return "finished"
     for reason, holds in (("stop", stopped), ("length", full), ("depth", deep)):
         if holds:
@@ -47,13 +53,14 @@ def ending(
 
 
 def cut(policy: str, logprobs_T: Floats, segment: int, rng: Draws, wave: int) -> int:
-    """How many tokens of a finished path its new branches keep; always fewer than it has."""
+    """Return the number of tokens of a finished path that its new branches keep: fewer than all."""
     blocks = -(-len(logprobs_T) // segment)
     if policy == "random":
         return (blocks - 1 - rng.below(blocks, "treepo.cut", wave)) * segment
     if policy == "argmin_logprob":
         return int(logprobs_T.argmin())
-    if policy == "block_softmax":  # unlikely blocks are tried again more often, as in the budget's plain weights
+    # Unlikely blocks are tried again more often, as in the budget's plain weights.
+    if policy == "block_softmax":
         means = [float(logprobs_T[b * segment : (b + 1) * segment].mean()) for b in range(blocks)]
         return _drawn(softmax([-m for m in means]), rng.uniform("treepo.cut", wave)) * segment
     return 0

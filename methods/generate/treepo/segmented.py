@@ -1,4 +1,4 @@
-"""Paths of segments, as treepo and treepo-eager grow them: their settings, when a path ends, where a finished one is cut."""
+"""Paths of segments, shared by treepo and treepo-eager: settings, ends, and cuts."""
 
 from dataclasses import dataclass
 
@@ -24,55 +24,62 @@ class Segmented(Growing):
     divisor: int = 2
     """d: branches of the prompt, and the factor of the budget."""
     fallback: str = "random"
-    """Where a finished path is cut: random, argmin_logprob, block_softmax, from_start."""
+    """Place where a finished path is cut: random, argmin_logprob, block_softmax, from_start."""
     finished: str = "eos"
-    """What ends a path as finished: the end token, a boxed answer, or both."""
+    """Condition for a finished path: the end token, a boxed answer, or both."""
     repetition_first: bool = False
     """Whether repetition is checked before everything else."""
 
     def __post_init__(self) -> None:
         for name in ("segment", "max_depth", "width", "divisor"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
+                )
         self._one_of("fallback", endings.CUTS)
         self._one_of("finished", endings.FINISHED)
 
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
         if getattr(self, name) not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What the paths of one tree have in common."""
+    """Common parts of the paths of one tree."""
 
     policy: Segmented
     view: GrowthView
 
     def expansion(self, branch: Branch, tokens: int) -> Expansion:
-        """The segment at a branch that lies behind so many policy tokens."""
+        """Return the segment at a branch that lies behind so many policy tokens."""
         deepest = self.policy.segment * self.policy.max_depth
         most = min(self.policy.segment, self.view.max_path_tokens - tokens, deepest - tokens)
         return Expansion(branch, upto(self.view.sampling, most))
 
     def ending(self, run: Run, tokens: int) -> str | None:
-        """Why the path ends with this run; None if it goes deeper."""
+        """Return the reason why the path ends with this run; None if it goes deeper."""
         return endings.ending(
             lambda: self._text(run.leaf),
-            run.text,
-            run.last.finish is Finish.STOP,
-            tokens >= self.view.max_path_tokens,
-            -(-tokens // self.policy.segment) >= self.policy.max_depth,
-            self.policy.finished,
-            self.policy.repetition_first,
+            segment_text=run.text,
+            stopped=run.last.finish is Finish.STOP,
+            full=tokens >= self.view.max_path_tokens,
+            deep=-(-tokens // self.policy.segment) >= self.policy.max_depth,
+            finished=self.policy.finished,
+            repetition_first=self.policy.repetition_first,
         )
 
     def logprobs(self, leaf: Leaf) -> Floats:
-        """Behaviour log-probs of the path's policy tokens."""
+        """Return the behaviour log-probs of the path's policy tokens."""
         return self.view.tree.prefix_logprobs(leaf.segment, leaf.end)[len(self.view.root) :]
 
     def cut(self, leaf: Leaf, rng: Draws, key: int) -> tuple[Segment, int, int]:
-        """Where a finished path is branched again: a segment, a fork in it, and the policy tokens before."""
+        """Return the place where a finished path is branched again.
+
+        It is a segment, a fork in it, and the number of policy tokens before.
+        """
         keep = endings.cut(self.policy.fallback, self.logprobs(leaf), self.policy.segment, rng, key)
         at = len(self.view.root) + keep
         for segment, end in self.view.tree.pieces(leaf.segment, leaf.end):
@@ -82,5 +89,8 @@ class Paths:
         raise AssertionError(f"a cut after {keep} tokens lies beyond the path")
 
     def _text(self, leaf: Leaf) -> str:
-        """Text of the path without segments that it uses in part only: a fork has no place in a text."""
-        return "".join(s.text for s, end in self.view.tree.pieces(leaf.segment, leaf.end)[1:] if end == len(s))
+        """Return the text of the path without segments that it uses in part: a fork has no place
+        in a text."""
+        return "".join(
+            s.text for s, end in self.view.tree.pieces(leaf.segment, leaf.end)[1:] if end == len(s)
+        )

@@ -1,4 +1,4 @@
-"""Trees for estimators' tests: hand-made by a few words, random by hypothesis, and the same tree written differently."""
+"""Trees for estimators' tests: by hand, random by hypothesis, and one tree written differently."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,10 @@ _KINDS = {"tool": Kind.TOOL, "forced": Kind.FORCED, "policy": Kind.POLICY}
 
 @dataclass
 class Twig:
-    """A segment to be: its children fork from its end. reward: of the leaf that ends it, or its own where `inner`."""
+    """Segment to be planted; its children fork from its end.
+
+    reward: reward of the leaf that ends it, or its own if `inner`
+    """
 
     children: list["Twig"] = field(default_factory=list)
     reward: float | None = None
@@ -40,7 +43,7 @@ def leaf(reward: float | None, **more: Any) -> Twig:
 
 
 def chain(*twigs: Twig) -> Twig:
-    """Twigs below each other."""
+    """Return twigs below each other."""
     for above, below in pairwise(twigs):
         above.children.append(below)
     return twigs[0]
@@ -48,14 +51,14 @@ def chain(*twigs: Twig) -> Twig:
 
 @dataclass
 class Planted:
-    """A view, and the segments by the order in which their twigs were met, depth first."""
+    """View, and the segments by the depth-first order of their twigs."""
 
     view: TreeView
     segments: list[Segment]
 
 
 def planted(children: Sequence[Twig], tree_id: bytes = b"t" * 32, prompt: int = 3) -> Planted:
-    """The tree of some first segments."""
+    """Plant the tree of some first segments."""
     tree = Tree(tree_id)
     root = Segment(tree_id, b"", 0, 0, Kind.PROMPT, np.arange(prompt))
     tree.add(root)
@@ -68,23 +71,30 @@ def planted(children: Sequence[Twig], tree_id: bytes = b"t" * 32, prompt: int = 
     def grow(twig: Twig, parent: Segment, ordinal: int) -> None:
         kind = _KINDS[twig.kind]
         word = 7 + ordinal if twig.word is None else twig.word
-        made = Segment(
-            tree_id, parent.id, len(parent), ordinal, kind, np.full(twig.tokens, word),
+        created = Segment(
+            tree_id,
+            parent.id,
+            len(parent),
+            ordinal,
+            kind,
+            np.full(twig.tokens, word),
             np.full(twig.tokens, twig.logprob) if kind is not Kind.TOOL else [],
-            origin=Origin.BRANCH if kind is Kind.FORCED else Origin.NONE, finish=twig.finish,
-            entropies_T=np.full(twig.tokens, 0.25 * (1 + word % 5)), policy_step=twig.step,
-        )  # fmt: skip
-        tree.add(made)
-        segments.append(made)
+            origin=Origin.BRANCH if kind is Kind.FORCED else Origin.NONE,
+            finish=twig.finish,
+            entropies_T=np.full(twig.tokens, 0.25 * (1 + word % 5)),
+            policy_step=twig.step,
+        )
+        tree.add(created)
+        segments.append(created)
         if twig.leaf:
-            rewards[Leaf(made.id, len(made))] = twig.reward
-            parts[Leaf(made.id, len(made))] = twig.parts
+            rewards[Leaf(created.id, len(created))] = twig.reward
+            parts[Leaf(created.id, len(created))] = twig.parts
         if twig.inner is not None:
-            own[Leaf(made.id, len(made))] = twig.inner
+            own[Leaf(created.id, len(created))] = twig.inner
         if twig.named:
-            named[made.id] = twig.named
+            named[created.id] = twig.named
         for index, child in enumerate(twig.children):
-            grow(child, made, index)
+            grow(child, created, index)
 
     for index, child in enumerate(children):
         grow(child, root, index)
@@ -92,7 +102,7 @@ def planted(children: Sequence[Twig], tree_id: bytes = b"t" * 32, prompt: int = 
 
 
 def flat(rewards: Sequence[float | None], tree_id: bytes = b"t" * 32) -> TreeView:
-    """A completion a reward."""
+    """Return a completion for each reward."""
     return planted([leaf(r) for r in rewards], tree_id).view
 
 
@@ -101,7 +111,7 @@ def group(*views: TreeView) -> GroupTrees:
 
 
 def value_of(planted: Planted, node_N: Any, segment: int) -> float:
-    """The advantage of the first node of a segment."""
+    """Return the advantage of the first node of a segment."""
     wanted = planted.segments[segment].id
     return float(node_N[next(n.index for n in planted.view.nodes if n.segment.id == wanted)])
 
@@ -110,21 +120,31 @@ def copied(twig: Twig) -> Twig:
     return replace(twig, children=[copied(c) for c in twig.children])
 
 
-# -- random groups ------------------------------------------------------------------------------------------------------
+# -- random groups
+# ------------------------------------------------------------------------------------------
 
 _rewards = st.sampled_from([0.0, 1.0, 0.5, -1.0, 1.0, 0.0])
 
 
 @st.composite
 def twigs(draw: st.DrawFn, depth: int = 3) -> Twig:
-    """A random branch: chains and forks, tool answers, forced tokens, unscorable leaves, leaves that others go on from, and
-    branches that no leaf uses."""
+    """Draw a random branch.
+
+    It has chains and forks, tool answers, forced tokens, unscorable leaves, leaves that others
+    continue from, and branches that no leaf uses.
+    """
     kind = draw(st.sampled_from(["policy"] * 5 + ["tool", "forced"]))
-    twig = Twig(tokens=draw(st.integers(1, 3)), kind=kind, logprob=-draw(st.sampled_from([0.25, 0.5, 1.0, 2.0])))
+    twig = Twig(
+        tokens=draw(st.integers(1, 3)),
+        kind=kind,
+        logprob=-draw(st.sampled_from([0.25, 0.5, 1.0, 2.0])),
+    )
     width = draw(st.integers(0, 3)) if depth else 0
     twig.children = [draw(twigs(depth - 1)) for _ in range(width)]
     end = draw(st.sampled_from(["scored"] * 5 + ["unscorable", "pruned"]))
-    twig.leaf = end != "pruned" if not twig.children else end == "scored" and draw(st.integers(0, 5)) == 0
+    twig.leaf = (
+        end != "pruned" if not twig.children else end == "scored" and draw(st.integers(0, 5)) == 0
+    )
     twig.reward = draw(_rewards) if end == "scored" else None
     if not twig.leaf:
         twig.inner = draw(_rewards)
@@ -136,34 +156,34 @@ forests = st.lists(st.lists(twigs(), min_size=1, max_size=3), min_size=1, max_si
 
 
 def cut(twig: Twig, draw: Any) -> Twig:
-    """The same branch with longer segments cut in two, as a policy change does, at places where nothing forks."""
-    made = replace(twig, children=[cut(c, draw) for c in twig.children])
+    """Return the branch with longer segments cut in two without a fork, as by a policy change."""
+    created = replace(twig, children=[cut(c, draw) for c in twig.children])
     if twig.tokens < 2 or not draw(st.booleans()):
-        return made
+        return created
     finish = draw(st.sampled_from([Finish.ABORTED, Finish.BOUNDARY]))
     head = Twig(tokens=1, kind=twig.kind, logprob=twig.logprob, finish=finish, named=twig.named)
-    head.children = [replace(made, tokens=twig.tokens - 1)]
+    head.children = [replace(created, tokens=twig.tokens - 1)]
     return head
 
 
 def words(children: Sequence[Twig]) -> None:
-    """Fixes each segment's token, so that a cut or another order changes no token."""
+    """Fix each segment's token, so that a cut or another order changes no token."""
     for index, child in enumerate(children):
         child.word = 7 + index
         words(child.children)
 
 
 def bare(twig: Twig) -> Twig:
-    """The branch without own rewards."""
+    """Return the branch without own rewards."""
     return replace(twig, inner=None, children=[bare(c) for c in twig.children])
 
 
 def leaves(estimator: Any, *views: TreeView) -> np.ndarray:
-    """The advantage of each leaf."""
+    """Return the advantage of each leaf."""
     return np.concatenate(estimator.estimate(group(*views)).leaf_G_L)
 
 
 def nodes(estimator: Any, tree: Planted, *others: Planted) -> list[float]:
-    """The advantage of each segment of the first tree but its prompt."""
-    found = estimator.estimate(group(tree.view, *(o.view for o in others))).node_G_N
-    return [value_of(tree, found[0], i) for i in range(1, len(tree.segments))]
+    """Return the advantage of each segment of the first tree but its prompt."""
+    result = estimator.estimate(group(tree.view, *(o.view for o in others))).node_G_N
+    return [value_of(tree, result[0], i) for i in range(1, len(tree.segments))]

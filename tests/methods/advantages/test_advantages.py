@@ -1,4 +1,4 @@
-"""Estimators against the hand-computed numbers of their method cards."""
+"""Estimators against hand-computed numbers of their papers' formulas."""
 
 from typing import Any
 
@@ -49,18 +49,23 @@ def test_unscorable_leaves_take_no_part(forest: Any) -> None:
 def test_a_group_without_a_spread_teaches_nothing_and_says_why(
     forest: Any, rewards: list[float | None], estimator: Any
 ) -> None:
-    found = estimator.estimate(group(forest.flat(rewards)))
-    assert found.skip
+    result = estimator.estimate(group(forest.flat(rewards)))
+    assert result.skip
     scored = [r is not None for r in rewards]
-    assert (found.leaf_G_L[0][scored] == 0).all()
-    assert np.isnan(found.leaf_G_L[0][~np.array(scored)]).all()
+    assert (result.leaf_G_L[0][scored] == 0).all()
+    assert np.isnan(result.leaf_G_L[0][~np.array(scored)]).all()
 
 
 @pytest.mark.parametrize(
     ("weighting", "expected"),
-    [("average", (0.625, -0.375, -0.125, -0.125)), ("group_size", (0.6667, -0.3333, -0.1667, -0.1667))],
+    [
+        ("average", (0.625, -0.375, -0.125, -0.125)),
+        ("group_size", (0.6667, -0.3333, -0.1667, -0.1667)),
+    ],
 )
-def test_treepo_compares_in_each_subtree(forest: Any, weighting: str, expected: tuple[float, ...]) -> None:
+def test_treepo_compares_in_each_subtree(
+    forest: Any, weighting: str, expected: tuple[float, ...]
+) -> None:
     leaf_L = TreePO(weighting=weighting).estimate(group(forest.two_level([1, 0, 0, 0]))).leaf_G_L[0]
     np.testing.assert_allclose(leaf_L, expected, atol=1e-4)
 
@@ -78,23 +83,35 @@ def test_treepo_ignores_a_cut_that_is_no_fork(forest: Any) -> None:
     ends = [forest.segment(tree, more, [5 + i], ordinal=i) for i in range(2)]
     other = forest.segment(tree, root, [9], ordinal=1)
     leaves = [Leaf(s.id, 1) for s in (*ends, other)]
-    cut = TreePO().estimate(group(TreeView(tree, leaves, dict(zip(leaves, (1.0, 0.0, 0.0), strict=True))))).leaf_G_L[0]
+    cut = (
+        TreePO()
+        .estimate(group(TreeView(tree, leaves, dict(zip(leaves, (1.0, 0.0, 0.0), strict=True)))))
+        .leaf_G_L[0]
+    )
     np.testing.assert_allclose(cut, ((2 / 3 + 0.5) / 2, (-1 / 3 - 0.5) / 2, -1 / 3))
 
 
 def test_whitening_counts_tokens() -> None:
     values = np.array([0.625, -0.375, -0.125, -0.125])
-    np.testing.assert_allclose(whiten(values, np.ones(4)), (1.443, -0.866, -0.289, -0.289), atol=1e-3)
-    np.testing.assert_allclose(whiten(values, np.full(4, 1e6)), (1.667, -1, -0.333, -0.333), atol=1e-3)
+    np.testing.assert_allclose(
+        whiten(values, np.ones(4)), (1.443, -0.866, -0.289, -0.289), atol=1e-3
+    )
+    np.testing.assert_allclose(
+        whiten(values, np.full(4, 1e6)), (1.667, -1, -0.333, -0.333), atol=1e-3
+    )
 
 
 def credits_of(forest: Any, *rewards: list[float | None]) -> list[credit.Credit]:
-    found = []
+    result = []
     for index, values in enumerate(rewards):
         view = forest.flat(values, bytes([index]) * 32)
-        tree = credit.ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, values, strict=True)))
-        found.append(credit.estimate(f"g{index}", [tree], Grpo(scale="none"), lambda _tree, _leaf: False))
-    return found
+        tree = credit.ScoredTree(
+            view.tree, view.leaves_L, dict(zip(view.leaves_L, values, strict=True))
+        )
+        result.append(
+            credit.estimate(f"g{index}", [tree], Grpo(scale="none"), lambda _tree, _leaf: False)
+        )
+    return result
 
 
 def test_the_batch_is_whitened_over_the_groups_that_teach(forest: Any) -> None:
@@ -110,17 +127,24 @@ def test_the_batch_is_whitened_over_the_groups_that_teach(forest: Any) -> None:
 
 def test_a_stale_leaf_leaves_its_group_before_advantages(forest: Any) -> None:
     view = forest.flat([5, 1, 0, 0, 0])
-    tree = credit.ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, [5.0, 1.0, 0.0, 0.0, 0.0], strict=True)))
-    found = credit.estimate("g", [tree], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[0])
-    assert found.stale == (view.leaves_L[0],)
-    np.testing.assert_allclose(found.advantages.leaf_G_L[0][1:], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
-    assert np.isnan(found.advantages.leaf_G_L[0][0])
+    tree = credit.ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, [5.0, 1.0, 0.0, 0.0, 0.0], strict=True))
+    )
+    result = credit.estimate("g", [tree], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[0])
+    assert result.stale == (view.leaves_L[0],)
+    np.testing.assert_allclose(
+        result.advantages.leaf_G_L[0][1:], (1.5, -0.5, -0.5, -0.5), atol=1e-5
+    )
+    assert np.isnan(result.advantages.leaf_G_L[0][0])
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (ZeroDivisionError("of mine"), r"raised ZeroDivisionError: of mine \(.*test_advantages.py, line \d+\) of group g"),
+        (
+            ZeroDivisionError("of mine"),
+            r"raised ZeroDivisionError: of mine \(.*test_advantages.py, line \d+\) of group g",
+        ),
         (42, "answers with Advantages, this one of group g with 42"),
         (Advantages((np.full(2, np.nan),)), "are NaN for all leaves"),
     ],
@@ -133,7 +157,9 @@ def test_what_an_estimator_may_not_answer_is_said(forest: Any, answer: Any, says
             return answer
 
     view = forest.flat([1, 0])
-    tree = credit.ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, [1.0, 0.0], strict=True)))
+    tree = credit.ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, [1.0, 0.0], strict=True))
+    )
     with pytest.raises(InvalidInput, match=says):
         credit.estimate("g", [tree], Wrong(), lambda _tree, _leaf: False)
 

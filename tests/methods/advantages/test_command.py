@@ -8,25 +8,9 @@ from typing import Any
 
 import pytest
 
-from banyan import registry
-from banyan.cli import main
 from banyan.cli.render.tree_files import read
 from banyan.errors import InvalidInput
-
-
-def tree(tree_id: str, nodes: Any, task: str = "t") -> str:
-    return json.dumps({"tree_id": tree_id, "task_id": task, "nodes": [{"id": "root", "parent": None}, *nodes]})
-
-
-def node(name: str, parent: str = "root", reward: float | None = None, **more: Any) -> dict[str, Any]:
-    return {"id": name, "parent": parent, "reward": reward, "tokens": [1, 2], "logprobs": [-1.0, -1.0], **more}
-
-
-def flat(tree_id: str, *rewards: float | None, task: str = "t") -> str:
-    return tree(tree_id, [node(f"{tree_id}{i}", reward=r) for i, r in enumerate(rewards)], task)
-
-
-CARD_2 = tree("t1", [node("a"), node("a1", "a", 1), node("a2", "a", 0), node("b"), node("b1", "b", 0), node("b2", "b", 0)])
+from tests.methods.advantages.tree_lines import TREEPO_TREE, flat, node, run, tree
 
 
 def told(capsys: Any, tmp_path: Path, lines: list[str], *options: str) -> dict[str, dict[str, Any]]:
@@ -37,37 +21,46 @@ def told(capsys: Any, tmp_path: Path, lines: list[str], *options: str) -> dict[s
     return {row["id"]: row for row in rows}
 
 
-def run(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["banyan", *arguments]
-    try:
-        main.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
-
-
-def test_treepo_on_the_cards_tree(capsys: Any, tmp_path: Path) -> None:
-    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--json")
-    assert [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")] == [0.625, -0.375, -0.125, -0.125]
-    assert rows["a"] == {"tree_id": "t1", "id": "a", "paths": 2, "advantage": 0.125, "positive": 0.625, "negative": -0.375}
-    assert rows["root"]["paths"] == 4 and rows["root"]["positive"] == 0.625 and rows["root"]["negative"] == -0.625
+def test_treepo_on_the_tree_of_the_paper(capsys: Any, tmp_path: Path) -> None:
+    rows = told(capsys, tmp_path, [TREEPO_TREE], "--estimator", "treepo", "--json")
+    assert [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")] == [
+        0.625,
+        -0.375,
+        -0.125,
+        -0.125,
+    ]
+    assert rows["a"] == {
+        "tree_id": "t1",
+        "id": "a",
+        "paths": 2,
+        "advantage": 0.125,
+        "positive": 0.625,
+        "negative": -0.375,
+    }
+    assert (
+        rows["root"]["paths"] == 4
+        and rows["root"]["positive"] == 0.625
+        and rows["root"]["negative"] == -0.625
+    )
 
 
 def test_whitening_is_off_unless_asked_for(capsys: Any, tmp_path: Path) -> None:
-    rows = told(capsys, tmp_path, [CARD_2], "--estimator", "treepo", "--set", "whiten=true")
+    rows = told(capsys, tmp_path, [TREEPO_TREE], "--estimator", "treepo", "--set", "whiten=true")
     values = [rows[k]["advantage"] for k in ("a1", "a2", "b1", "b2")]
     tokens = 16  # four paths of four trained tokens each
     assert values[0] == pytest.approx(0.625 / (0.5625 / 4 * tokens / (tokens - 1)) ** 0.5, abs=1e-6)
-    raw = told(capsys, tmp_path, [flat("x", 1, 0), flat("y", 1, 1, task="u")], "--estimator", "reinforce++")
+    raw = told(
+        capsys, tmp_path, [flat("x", 1, 0), flat("y", 1, 1, task="u")], "--estimator", "reinforce++"
+    )
     assert [raw[k]["advantage"] for k in ("x0", "x1", "y0", "y1")] == [1, 0, 1, 1]
 
 
 def test_trees_of_a_task_are_a_group_wherever_they_stand(capsys: Any, tmp_path: Path) -> None:
     lines = [flat("x", 1, 0), flat("y", 1, 0, task="u"), flat("z", 0, 0)]
     rows = told(capsys, tmp_path, lines)
-    assert [rows[k]["advantage"] for k in ("x0", "x1", "z0", "z1")] == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert [rows[k]["advantage"] for k in ("x0", "x1", "z0", "z1")] == pytest.approx(
+        [1.5, -0.5, -0.5, -0.5], abs=1e-5
+    )
     assert rows["y0"]["advantage"] == pytest.approx(0.7071, abs=1e-4)
 
 
@@ -88,7 +81,9 @@ def test_trees_of_evaluations_are_left_out_unless_asked_for(capsys: Any, tmp_pat
     assert rows == {"root": 0.0, "x0": 0.5, "x1": -0.5}
     assert "2 trees of evaluations" in printed.err and "--eval" in printed.err
     rows = told(capsys, tmp_path, lines, "--estimator", "dr-grpo", "--eval")
-    assert rows["x0"]["advantage"] == pytest.approx(1 - 1 / 6) and rows["b0"]["advantage"] == pytest.approx(-1 / 6)
+    assert rows["x0"]["advantage"] == pytest.approx(1 - 1 / 6) and rows["b0"][
+        "advantage"
+    ] == pytest.approx(-1 / 6)
     (tmp_path / "trees.jsonl").write_text(lines[1])
     assert run("advantages", str(tmp_path / "trees.jsonl")) == 2
     assert "evaluations only (1); --eval takes them" in " ".join(capsys.readouterr().err.split())
@@ -102,7 +97,9 @@ def test_trees_are_compared_as_they_were_grown_where_asked_for(capsys: Any, tmp_
     ]
     rows = told(capsys, tmp_path, lines, "--estimator", "dr-grpo", "--by", "group")
     assert [rows[k]["advantage"] for k in ("x0", "x1", "y0", "z0")] == [0.5, -0.5, 0.5, -0.5]
-    assert told(capsys, tmp_path, lines, "--estimator", "rloo")["x0"]["advantage"] == pytest.approx(1 - 2 / 5)
+    assert told(capsys, tmp_path, lines, "--estimator", "rloo")["x0"]["advantage"] == pytest.approx(
+        1 - 2 / 5
+    )
     (tmp_path / "trees.jsonl").write_text(flat("w", 1, 0))
     assert run("advantages", str(tmp_path / "trees.jsonl"), "--by", "group") == 2
     assert "line 1: tree 'w' has no `group_id`" in " ".join(capsys.readouterr().err.split())
@@ -111,14 +108,30 @@ def test_trees_are_compared_as_they_were_grown_where_asked_for(capsys: Any, tmp_
 def test_node_values_and_branches_that_no_leaf_uses(capsys: Any, tmp_path: Path) -> None:
     nodes = [node("a", reward=1), node("b"), node("b1", "b", 0), node("b2", "b", 1), node("dead")]
     rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "treerl")
-    assert [rows[k]["advantage"] for k in ("a", "b", "b1", "b2")] == pytest.approx([1.0, -0.5, -1.75, 1.25])
+    assert [rows[k]["advantage"] for k in ("a", "b", "b1", "b2")] == pytest.approx(
+        [1.0, -0.5, -1.75, 1.25]
+    )
     assert rows["b"]["negative"] == -1.0 and rows["b"]["paths"] == 2
-    assert rows["dead"] == {"tree_id": "t1", "id": "dead", "paths": 0, "advantage": None, "positive": 0, "negative": 0}
+    assert rows["dead"] == {
+        "tree_id": "t1",
+        "id": "dead",
+        "paths": 0,
+        "advantage": None,
+        "positive": 0,
+        "negative": 0,
+    }
 
 
 def test_inner_rewards_are_read_where_an_estimator_uses_them(capsys: Any, tmp_path: Path) -> None:
-    nodes = [node("P", reward=0.4), node("c1", "P", 0.8), node("c2", "P", 0.2), node("Q", reward=0.6)]
-    rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "mars2", "--set", "parent=raw")
+    nodes = [
+        node("P", reward=0.4),
+        node("c1", "P", 0.8),
+        node("c2", "P", 0.2),
+        node("Q", reward=0.6),
+    ]
+    rows = told(
+        capsys, tmp_path, [tree("t1", nodes)], "--estimator", "mars2", "--set", "parent=raw"
+    )
     assert [rows[k]["advantage"] for k in ("P", "Q", "c1", "c2")] == pytest.approx(
         [-0.463, 0.4086, 1.1712, -1.1167], abs=1e-4
     )
@@ -127,7 +140,10 @@ def test_inner_rewards_are_read_where_an_estimator_uses_them(capsys: Any, tmp_pa
 
 
 def test_a_leaf_inside_a_segment_is_where_leaves_say(capsys: Any, tmp_path: Path) -> None:
-    nodes = [node("a", leaves=[{"end": 1, "reward": 1}, {"end": 2, "reward": 0}]), node("b", leaves=[])]
+    nodes = [
+        node("a", leaves=[{"end": 1, "reward": 1}, {"end": 2, "reward": 0}]),
+        node("b", leaves=[]),
+    ]
     rows = told(capsys, tmp_path, [tree("t1", nodes)], "--estimator", "dr-grpo")
     assert rows["a"]["paths"] == 2 and rows["a"]["positive"] == 0.5 and rows["b"]["paths"] == 0
 
@@ -148,122 +164,28 @@ def test_named_states_reach_gigpo(capsys: Any, tmp_path: Path) -> None:
 
 
 def test_advantages_of_thousands_are_warned_of(capsys: Any, tmp_path: Path) -> None:
-    """Card 54: where most rewards are equal the MAD is 0, and 1 / epsilon is what is left."""
-    (tmp_path / "trees.jsonl").write_text("\n".join([flat("x", 1, 0, 0), flat("y", 0.2, 0.9, 0.4, task="u")]))
-    told = {}
+    """If most rewards are equal, MAD is 0 and the scale is 1 / epsilon (MC-GRPO, arXiv
+    2601.22582)."""
+    (tmp_path / "trees.jsonl").write_text(
+        "\n".join([flat("x", 1, 0, 0), flat("y", 0.2, 0.9, 0.4, task="u")])
+    )
+    reported = {}
     bare = ("mc-grpo", "--set", "floor=0")
     for name, *options in (bare, ("mc-grpo", "--set", "floor=0.1"), ("mc-grpo",), ("grpo",)):
         assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", name, *options) == 0
-        told[(name, *options)] = " ".join(capsys.readouterr().err.split())
-    assert "an advantage of 3000 is beyond" in told[bare] and "--set floor=1" in told[bare]
-    assert [said for how, said in told.items() if how != bare] == ["", "", ""]
+        reported[(name, *options)] = " ".join(capsys.readouterr().err.split())
+    assert "an advantage of 3000 is beyond" in reported[bare] and "--set floor=1" in reported[bare]
+    assert [output for how, output in reported.items() if how != bare] == ["", "", ""]
 
 
 def test_trees_come_as_input_too(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(flat("x", 1, 0).encode())))
     assert run("advantages", "-", "--estimator", "rloo") == 0
-    assert [json.loads(line)["advantage"] for line in capsys.readouterr().out.splitlines()] == [0, 1, -1]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", ("line 2", "not JSON", "banyan trees export")),
-        ("[1]", ("line 2", "JSON object", "[1]")),
-        ('{"task_id": "t", "tree_id": "x"}', ("line 2", "`nodes`", "null")),
-        ('{"task_id": 7, "tree_id": "x", "nodes": [{"id": "a"}]}', ("line 2", "'task_id'", "a string, got 7")),
-        (tree("x", [node("a", "nobody")]), ("line 2", "node 'a'", "'nobody'")),
-        (tree("x", [node("a"), node("a")]), ("line 2", "'a' stands twice")),
-        (tree("x", [node("a", reward=True)]), ("line 2", "node 'a' has reward true", "finite number")),  # type: ignore[arg-type]
-        (tree("x", [node("a", reward=float("nan"))]), ("line 2", "node 'a' has reward NaN")),
-        (tree("x", [node("a", kind="WOOD")]), ("line 2", "kind \"WOOD\"", "POLICY")),
-        (tree("x", [node("a", fork=5)]), ("line 2", "fork 5")),
-        (tree("x", [node("a", tokens=[-1])]), ("line 2", "token -1")),
-        (tree("x", [node("a", logprobs=[-1.0])]), ("line 2", "node 'a'", "2 tokens", "1 log-probs")),
-        (tree("x", [{"id": "a", "parent": "b"}, {"id": "b", "parent": "a"}]), ("line 2", "its own ancestor")),
-        ("[" * 100_000, ("line 2", "deeper than can be read")),
-        ('{"tree_id": ' + "7" * 5000 + "}", ("line 2", "not JSON", "4300")),
-        (tree("x", [node("\ud800", reward=1)]), ("line 2", "'id' \"\\ud800\"", "half a character")),
-        (tree("x", [node("a", reward=10**400)]), ("line 2", "node 'a' has reward 1", "finite number")),
-        (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),  # type: ignore[arg-type]
-        (tree("x", [node("a", kind=["POLICY"])]), ("line 2", "node 'a' has kind")),
-        (tree("x", [node("a", named={"f": 10**400})]), ("line 2", "node 'a' has named")),
-        (tree("x", [node("a", leaves=[{"end": 1}, {"end": 1}])]), ("line 2", "two leaves that end after 1 tokens")),
-        (tree("x", [node("a", reward=1, leaves=[{"reward": 0}])]), ("line 2", "reward 1 and a leaf at its end")),
-        (flat("w", 1, 0), ("line 2", "tree 'w' stands in line 1 already")),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_message(capsys: Any, tmp_path: Path, line: str, words: tuple[str, ...]) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(flat("w", 1, 0) + "\n" + line + "\n")
-    assert run("advantages", str(file)) == 2
-    said = capsys.readouterr()
-    assert said.err.count("error:") == 1 and "Traceback" not in said.err and not said.out
-    for word in words:
-        assert word in " ".join(said.err.split()), said.err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--estimator", "gripo"), ("'gripo'", "known:", "grpo")),
-        (("--estimator", "os:getcwd"), ("'os:getcwd'", "no estimator", "estimate")),
-        (("--estimator", ":x"), ("cannot import ''",)),
-        (("--set", "scale=batch"), ("'batch'", "std or none")),
-        (("--set", "whiten=maybe"), ("whiten='maybe'", "true or false")),
-        (("--set", "whiten"), ("key=value",)),
-        (("--set", "colour=red"), ("'colour'", "scale, epsilon")),
-        (("--estimator", "mars2"), ("line 1", "segment b of", "score every program")),
-        (("--estimator", "xrpo"), ("line 1", "node 'b1'", "logprobs")),
-        (("--estimator", "echo"), ("line 1", "b1", "logprobs")),
-    ],
-)
-def test_bad_options_and_missing_facts_are_one_message(capsys: Any, tmp_path: Path, options: Any, words: Any) -> None:
-    file = tmp_path / "trees.jsonl"
-    file.write_text(tree("t1", [node("b"), node("b1", "b", 0, logprobs=None), node("b2", "b", 1)]))
-    assert run("advantages", str(file), *options) == 2
-    said = capsys.readouterr()
-    assert said.err.count("error:") == 1 and not said.out
-    for word in words:
-        assert word in " ".join(said.err.split()), said.err
-
-
-@pytest.mark.parametrize(
-    ("estimator", "setting", "words"),
-    [
-        ("xrpo", "right=x", "right must be a finite number, got 'x'"),
-        ("xrpo", "right=.inf", "right must be a finite number, got inf"),
-        ("otr", "right=[1]", "right must be a finite number, got [1]"),
-        ("otr", "right=true", "right must be a finite number, got True"),
-        ("portool", "format=[1]", "format [1] must be a name"),
-        ("mars2", "agent=7", "agent 7 must be a name"),
-        ("sage-skill", "used=[1]", "used [1] must be a name"),
-        ("dapo", "dynamic_sampling=x", "dynamic_sampling 'x' must be true or false"),
-        ("dapo", "longest=1.5", "longest must be a whole number in 0..2147483648, got 1.5"),
-        ("hgpo", "episode_term=x", "episode_term 'x' must be true or false"),
-        ("hgpo", "history=2.5", "history must be a whole number in 0..100, got 2.5"),
-        ("treepo", "require_spread=x", "require_spread 'x' must be true or false"),
-    ],
-)
-def test_settings_of_another_kind_are_refused(capsys: Any, tmp_path: Path, estimator: str, setting: str, words: str) -> None:
-    (tmp_path / "trees.jsonl").write_text(CARD_2)
-    assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", estimator, "--set", setting) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("error:") == 1 and words in said
-
-
-def test_whiten_of_a_recipe_is_true_or_false() -> None:
-    for name in ("reinforce++", "reinforce++-baseline", "treepo"):
-        with pytest.raises(InvalidInput, match="whiten 'x' must be true or false"):
-            registry.build("optimise", name, {"whiten": "x"})
-
-
-def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:
-    assert run("advantages", str(tmp_path / "none.jsonl")) == 2
-    assert "No such file" in capsys.readouterr().err
-    (tmp_path / "empty.jsonl").write_text("\n")
-    assert run("advantages", str(tmp_path / "empty.jsonl")) == 2
-    assert "holds no trees" in capsys.readouterr().err
+    assert [json.loads(line)["advantage"] for line in capsys.readouterr().out.splitlines()] == [
+        0,
+        1,
+        -1,
+    ]
 
 
 def test_what_the_store_prints_is_read_as_it_was() -> None:
@@ -273,24 +195,28 @@ def test_what_the_store_prints_is_read_as_it_was() -> None:
     from services.treestore.queries import export
 
     root = Segment(b"t" * 32, b"", 0, 0, Kind.PROMPT, [1, 2])
-    made = Segment(b"t" * 32, root.id, 2, 0, Kind.POLICY, [3, 4, 5], [-1, -2, -3], entropies_T=[0.5, 1, 2])
+    created = Segment(
+        b"t" * 32, root.id, 2, 0, Kind.POLICY, [3, 4, 5], [-1, -2, -3], entropies_T=[0.5, 1, 2]
+    )
     scores = [
         tree_pb2.ScoredLeaf(
-            leaf=tree_pb2.LeafRef(segment=made.id, end=end),
+            leaf=tree_pb2.LeafRef(segment=created.id, end=end),
             scorer="s",
-            score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value, parts={"used": 1.0}),
+            score=tree_pb2.Score(
+                state=tree_pb2.SCORE_STATE_SCORED, value=value, parts={"used": 1.0}
+            ),
         )
         for end, value in ((2, 1.0), (3, 0.5))
     ]
     message = tree_pb2.Tree(
         spec=tree_pb2.TreeSpec(tree_id=b"t" * 32, row_digest=b"r" * 32),
-        segments=[segment_to_wire(s) for s in (root, made)],
+        segments=[segment_to_wire(s) for s in (root, created)],
         leaves=[s.leaf for s in scores],
         scores=scores,
     )
     line = read(export.line(message), 1)
     assert [(leaf.end, line.rewards[leaf]) for leaf in line.leaves] == [(2, 1.0), (3, 0.5)]
-    assert line.names[line.leaves[0].segment] == made.id.hex()
+    assert line.names[line.leaves[0].segment] == created.id.hex()
     assert line.facts.of_leaf(line.leaves[0], "used") == 1.0
     assert list(line.tree.segments[line.leaves[0].segment].entropies_T) == [0.5, 1, 2]
     assert json.loads(export.line(message))["nodes"][1]["reward"] == 0.5

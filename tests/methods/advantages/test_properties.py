@@ -1,4 +1,4 @@
-"""What holds for every estimator on every tree: nothing that decides nothing changes an advantage."""
+"""Properties of every estimator on every tree: irrelevant changes alter no advantage."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -41,29 +41,39 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mc-grpo", {"floor": 0.0}),
     ("dapo", {"longest": 6, "buffer": 3}),
 ]
-each = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+each = pytest.mark.parametrize(
+    ("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v)
+)
 lightly = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-NOBODY = {"reinforce++", "otr"}  # they compare a group's leaves with nobody in it
-REWARDED = {"mars2", "sage-skill", "gigpo", "hgpo"}  # they use rewards of places inside a path
+NOBODY = {"reinforce++", "otr"}  # estimators that compare nothing within a group
+REWARDED = {"mars2", "sage-skill", "gigpo", "hgpo"}  # users of rewards of places inside a path
 
 
-FORMS = {"mars2": "mars2", "sage-skill": "sage-skill"}  # the facts that an estimator needs of a tree
+FORMS = {
+    "mars2": "mars2",
+    "sage-skill": "sage-skill",
+}  # the facts that an estimator needs of a tree
 Written = Callable[[list[list[Twig]]], list[list[Twig]]]
 
 
-def each_of(trees: list[list[Twig]], write: Written) -> Iterator[tuple[str, dict[str, Any], GroupTrees, GroupTrees]]:
-    """Every variant with the group as it is, and written in another way."""
-    made = {}
+def each_of(
+    trees: list[list[Twig]], write: Written
+) -> Iterator[tuple[str, dict[str, Any], GroupTrees, GroupTrees]]:
+    """Yield every variant with the group as it is, and written in another way."""
+    created = {}
     for form in ("plain", "mars2", "sage-skill"):
         fit = fitted(form, trees)
-        made[form] = grown(fit), grown(write(fit))
+        created[form] = grown(fit), grown(write(fit))
     for name, changes in VARIANTS:
         note(f"{name} {changes}")
-        yield name, changes, *made[FORMS.get(name, "plain")]
+        yield name, changes, *created[FORMS.get(name, "plain")]
 
 
 def fitted(name: str, trees: list[list[Twig]]) -> list[list[Twig]]:
-    """Trees with the facts that an estimator needs: programs that all have a reward; a first task with one."""
+    """Return trees with the facts that an estimator needs.
+
+    All programs have a reward; a first task has one.
+    """
     for children in trees:
         words(children)
     if name == "mars2":
@@ -71,7 +81,10 @@ def fitted(name: str, trees: list[list[Twig]]) -> list[list[Twig]]:
     plain = [[bare(twig) for twig in children] for children in trees]
     if name != "sage-skill":
         return plain
-    return [[Twig([twig], inner=1.0, word=30 + i) for i, twig in enumerate(children)] for children in plain]
+    return [
+        [Twig([twig], inner=1.0, word=30 + i) for i, twig in enumerate(children)]
+        for children in plain
+    ]
 
 
 def grown(trees: list[list[Twig]]) -> GroupTrees:
@@ -83,15 +96,19 @@ def estimated(name: str, changes: dict[str, Any], trees: GroupTrees) -> Advantag
 
 
 def told(trees: GroupTrees, found: Advantages) -> list[np.ndarray]:
-    """Of each scored leaf, in DFS order: its advantage, and that of each trained token on its path."""
-    said = []
+    """Return, for each scored leaf in DFS order, its advantage and those of its trained tokens."""
+    output = []
     for index, view in enumerate(trees.trees):
-        for one in sorted(view.scored_L, key=view.leaf_node_L.__getitem__):
-            value = found.leaf_G_L[index][one]
+        for item in sorted(view.scored_L, key=view.leaf_node_L.__getitem__):
+            value = found.leaf_G_L[index][item]
             node_N = found.node_G_N[index] if found.node_G_N else np.full(len(view.nodes), value)
-            tokens = [np.full(len(view.nodes[i]), node_N[i]) for i in view.path(one) if view.nodes[i].trained]
-            said.append(np.concatenate([[value], *tokens]))
-    return said
+            tokens = [
+                np.full(len(view.nodes[i]), node_N[i])
+                for i in view.path(item)
+                if view.nodes[i].trained
+            ]
+            output.append(np.concatenate([[value], *tokens]))
+    return output
 
 
 def same(left: list[np.ndarray], right: list[np.ndarray]) -> None:
@@ -103,8 +120,8 @@ def same(left: list[np.ndarray], right: list[np.ndarray]) -> None:
 @lightly
 @given(forests)
 def test_who_takes_part_has_a_finite_advantage_and_nobody_else(trees: Any) -> None:
-    for name, changes, made, _ in each_of(trees, list):
-        _check_who_takes_part(name, made, estimated(name, changes, made))
+    for name, changes, created, _ in each_of(trees, list):
+        _check_who_takes_part(name, created, estimated(name, changes, created))
 
 
 def _check_who_takes_part(name: str, made: GroupTrees, found: Advantages) -> None:
@@ -129,8 +146,13 @@ def _check_who_takes_part(name: str, made: GroupTrees, found: Advantages) -> Non
 @lightly
 @given(forests, st.data())
 def test_a_segment_that_ends_without_a_fork_changes_nothing(trees: Any, data: Any) -> None:
-    for name, changes, whole, parted in each_of(trees, lambda t: [[cut(twig, data.draw) for twig in c] for c in t]):
-        same(told(whole, estimated(name, changes, whole)), told(parted, estimated(name, changes, parted)))
+    for name, changes, whole, parted in each_of(
+        trees, lambda t: [[cut(twig, data.draw) for twig in c] for c in t]
+    ):
+        same(
+            told(whole, estimated(name, changes, whole)),
+            told(parted, estimated(name, changes, parted)),
+        )
 
 
 @lightly
@@ -138,24 +160,27 @@ def test_a_segment_that_ends_without_a_fork_changes_nothing(trees: Any, data: An
 def test_the_order_of_leaves_and_trees_changes_nothing(trees: Any, rng: Any) -> None:
     order = list(range(len(trees)))
     rng.shuffle(order)
-    for name, changes, made, _ in each_of(trees, list):
-        mixed = group(*(_mixed(made.trees[index], rng) for index in order))
-        found = told(mixed, estimated(name, changes, mixed))
+    for name, changes, created, _ in each_of(trees, list):
+        mixed = group(*(_mixed(created.trees[index], rng) for index in order))
+        result = told(mixed, estimated(name, changes, mixed))
         ends = np.cumsum([len(view.scored_L) for view in mixed.trees])[:-1]
-        parts = dict(zip(order, np.split(np.arange(len(found)), ends), strict=True))
-        back = [found[i] for index in range(len(order)) for i in parts[index]]
-        same(told(made, estimated(name, changes, made)), back)
+        parts = dict(zip(order, np.split(np.arange(len(result)), ends), strict=True))
+        back = [result[i] for index in range(len(order)) for i in parts[index]]
+        same(told(created, estimated(name, changes, created)), back)
 
 
 def _mixed(view: TreeView, rng: Any) -> TreeView:
     leaves = list(view.leaves_L)
     rng.shuffle(leaves)
-    rewards = {k: float(v) if np.isfinite(v) else None for k, v in zip(view.leaves_L, view.rewards_L, strict=True)}
+    rewards = {
+        k: float(v) if np.isfinite(v) else None
+        for k, v in zip(view.leaves_L, view.rewards_L, strict=True)
+    }
     return TreeView(view.tree, leaves, rewards, view.facts)
 
 
 def without_the_useless(twig: Twig) -> Twig | None:
-    """The branch without what no scored leaf is below."""
+    """Return the branch without parts that no scored leaf is below."""
     children = [c for c in map(without_the_useless, twig.children) if c]
     scored = twig.leaf and twig.reward is not None
     return replace(twig, children=children, leaf=scored) if children or scored else None
@@ -169,7 +194,10 @@ def scored_only(trees: list[list[Twig]]) -> list[list[Twig]]:
 @given(forests)
 def test_pruned_branches_and_unscorable_leaves_change_nothing(trees: Any) -> None:
     for name, changes, whole, pruned in each_of(trees, scored_only):
-        same(told(whole, estimated(name, changes, whole)), told(pruned, estimated(name, changes, pruned)))
+        same(
+            told(whole, estimated(name, changes, whole)),
+            told(pruned, estimated(name, changes, pruned)),
+        )
 
 
 @lightly
@@ -179,11 +207,14 @@ def test_scores_inside_a_path_change_nothing_where_they_are_not_used(trees: Any)
     for name, changes in VARIANTS:
         if name not in REWARDED:
             note(f"{name} {changes}")
-            same(told(plain, estimated(name, changes, plain)), told(scored, estimated(name, changes, scored)))
+            same(
+                told(plain, estimated(name, changes, plain)),
+                told(scored, estimated(name, changes, scored)),
+            )
 
 
 def silent(twig: Twig) -> Twig:
-    """The branch without what an environment said in it, where nothing forks."""
+    """Return the branch without outputs of an environment, where nothing forks."""
     twig = replace(twig, children=[silent(child) for child in twig.children])
     if twig.kind == "tool" and not twig.leaf and len(twig.children) == 1:
         return twig.children[0]
@@ -198,80 +229,103 @@ def test_what_an_environment_says_parts_no_branch(trees: Any) -> None:
             note(f"{name} {changes}")
             spoken = grown(fitted("plain", trees))
             quiet = grown([[silent(bare(twig)) for twig in children] for children in trees])
-            same(told(spoken, estimated(name, changes, spoken)), told(quiet, estimated(name, changes, quiet)))
+            same(
+                told(spoken, estimated(name, changes, spoken)),
+                told(quiet, estimated(name, changes, quiet)),
+            )
 
 
 def lengthened(twig: Twig) -> Twig:
     forced = twig.kind == "forced"
-    return replace(twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children])
+    return replace(
+        twig, tokens=twig.tokens + 2 * forced, children=[lengthened(c) for c in twig.children]
+    )
 
 
 @lightly
 @given(forests)
 def test_the_number_of_forced_tokens_changes_nothing(trees: Any) -> None:
-    for name, changes, short, long in each_of(trees, lambda t: [[lengthened(twig) for twig in c] for c in t]):
-        same(told(short, estimated(name, changes, short)), told(long, estimated(name, changes, long)))
+    for name, changes, short, long in each_of(
+        trees, lambda t: [[lengthened(twig) for twig in c] for c in t]
+    ):
+        same(
+            told(short, estimated(name, changes, short)), told(long, estimated(name, changes, long))
+        )
 
 
 @each
-@pytest.mark.parametrize("rewards", [[1.0], [None, 1.0], [1.0, 1.0, 1.0], [0.3, 0.1 + 0.2], [None, None]])
-def test_nothing_to_compare_teaches_nothing(name: str, changes: Any, rewards: list[float | None]) -> None:
+@pytest.mark.parametrize(
+    "rewards", [[1.0], [None, 1.0], [1.0, 1.0, 1.0], [0.3, 0.1 + 0.2], [None, None]]
+)
+def test_nothing_to_compare_teaches_nothing(
+    name: str, changes: Any, rewards: list[float | None]
+) -> None:
     if name == "sage-skill":
-        made = group(planted([Twig([leaf(r, parts={"used": 0.0})], inner=1.0) for r in rewards]).view)
+        created = group(
+            planted([Twig([leaf(r, parts={"used": 0.0})], inner=1.0) for r in rewards]).view
+        )
     else:
-        made = group(flat(rewards))
-    found = estimated(name, changes, made)
+        created = group(flat(rewards))
+    result = estimated(name, changes, created)
     scored = np.array([r is not None for r in rewards])
     if name in NOBODY:
-        assert bool(found.skip) == (not scored.any() or (name == "otr" and max(r for r in rewards if r is not None) < 0.5))
+        assert bool(result.skip) == (
+            not scored.any() or (name == "otr" and max(r for r in rewards if r is not None) < 0.5)
+        )
         return
-    assert found.skip
-    assert (found.leaf_G_L[0][scored] == 0).all()
-    assert np.isnan(found.leaf_G_L[0][~scored]).all()
+    assert result.skip
+    assert (result.leaf_G_L[0][scored] == 0).all()
+    assert np.isnan(result.leaf_G_L[0][~scored]).all()
 
 
 @lightly
 @given(forests)
 def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
-    made = grown(fitted("portool", trees))
-    grpo, found = estimated("grpo", {}, made), estimated("portool", {"fork": 0.0}, made)
-    for index, view in enumerate(made.trees):
+    created = grown(fitted("portool", trees))
+    grpo, result = estimated("grpo", {}, created), estimated("portool", {"fork": 0.0}, created)
+    for index, view in enumerate(created.trees):
         for node in view.nodes:
             below = [i for i in view.scored_L if node.index in view.path(i)]
             if below and node.parent >= 0:
                 mean = np.mean(grpo.leaf_G_L[index][below])
-                np.testing.assert_allclose(found.node_G_N[index][node.index], mean, atol=1e-9)
+                np.testing.assert_allclose(result.node_G_N[index][node.index], mean, atol=1e-9)
 
 
 @lightly
 @given(forests)
 def test_portools_reward_without_discount_is_the_value(trees: Any) -> None:
-    """Card 3: γ = 1, no format score, mean: R(s) = V(s)."""
+    """With γ = 1, no format score and the mean, R(s) = V(s) (PORTool, arXiv 2510.26020)."""
     grove = plant(grown(fitted("portool", trees)))
-    found, value = PorTool(gamma=1.0).rewards(grove), grove.mean_leaves(np.nan_to_num(grove.rewards_L))
-    np.testing.assert_allclose(found[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
+    result = PorTool(gamma=1.0).rewards(grove)
+    value = grove.mean_leaves(np.nan_to_num(grove.rewards_L))
+    np.testing.assert_allclose(result[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
 
 
 @lightly
 @given(forests)
 def test_treeps_differences_of_children_cancel(trees: Any) -> None:
-    made = grown(fitted("treeps", trees))
-    found = estimated("treeps", {"terms": "local"}, made)
-    if found.node_G_N is None:
+    created = grown(fitted("treeps", trees))
+    result = estimated("treeps", {"terms": "local"}, created)
+    if result.node_G_N is None:
         return
-    for index, view in enumerate(made.trees):
+    for index, view in enumerate(created.trees):
         for node in view.nodes:
             own = node.leaf is not None and np.isfinite(view.rewards_L[node.leaf])
             children = [view.nodes[c] for c in node.children if view.nodes[c].paths]
             if node.parent >= 0 and len(children) > 1 and not own:
-                total = sum(c.paths * found.node_G_N[index][c.index] for c in children)
+                total = sum(c.paths * result.node_G_N[index][c.index] for c in children)
                 assert total == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("rewards", [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1)])
-def test_whether_a_reward_is_the_mean_is_no_matter_of_its_last_bit(rewards: tuple[float, ...]) -> None:
-    """Summed in either order the mean is not 0.2 to its last bit; HGPO counts what is not 0."""
-    trees = [[Twig(leaf=True, reward=r, named={"state": "X" if r == 0.1 else "A"})] for r in rewards]
-    found = estimated("hgpo", {"scale": "mean", "episode_term": True}, grown(trees))
-    assert found.node_G_N is not None
-    np.testing.assert_allclose(found.node_G_N[1][-1], -0.05, atol=1e-6)
+def test_whether_a_reward_is_the_mean_is_no_matter_of_its_last_bit(
+    rewards: tuple[float, ...],
+) -> None:
+    """Summed in either order the mean is not 0.2 to its last bit; HGPO counts values that are
+    not 0."""
+    trees = [
+        [Twig(leaf=True, reward=r, named={"state": "X" if r == 0.1 else "A"})] for r in rewards
+    ]
+    result = estimated("hgpo", {"scale": "mean", "episode_term": True}, grown(trees))
+    assert result.node_G_N is not None
+    np.testing.assert_allclose(result.node_G_N[1][-1], -0.05, atol=1e-6)

@@ -1,4 +1,4 @@
-"""DART (card 47): rollouts by success rate, length by the longest success."""
+"""DART (arXiv 2509.23866): rollouts by success rate, length by the longest success."""
 
 from typing import Any
 
@@ -14,28 +14,49 @@ from tests.gateway.simulated_rows import SimulatedRows
 
 
 @pytest.mark.parametrize(
-    ("rate", "count"), [(0, 8), (0.5, 8), (0.6, 8), (0.65, 7), (0.7, 6), (0.75, 5), (0.8, 4), (0.85, 3), (0.9, 2), (1.0, 2)]
+    ("rate", "count"),
+    [
+        (0, 8),
+        (0.5, 8),
+        (0.6, 8),
+        (0.65, 7),
+        (0.7, 6),
+        (0.75, 5),
+        (0.8, 4),
+        (0.85, 3),
+        (0.9, 2),
+        (1.0, 2),
+    ],
 )
-def test_rollouts_of_the_card(rate: float, count: int) -> None:
+def test_rollouts_of_the_paper(rate: float, count: int) -> None:
     assert rollouts(rate, 8, 0.6, 2) == count
 
 
-def _after(rewards: list[float], lengths: list[int], curriculum: Dart | None = None, limit: int = 128):
+def _after(
+    rewards: list[float], lengths: list[int], curriculum: Dart | None = None, limit: int = 128
+):
     history = History(0.5)
     history.record_allocation(0, 0)
     history.record_outcome(0, 0, rewards, lengths)
     budget = Budget(range(1, 2), 1, 8, 1, limit, {"width": 8})
-    (given,) = (curriculum or Dart()).allocate(PromptStats([{}], [""], history.stats), budget, Draws(0))
-    return given
+    (actual,) = (curriculum or Dart()).allocate(
+        PromptStats([{}], [""], history.stats), budget, Draws(0)
+    )
+    return actual
 
 
 def test_a_row_gets_what_its_past_asks_for() -> None:
     three_of_four = _after([1, 1, 1, 0], [10, 30, 20, 90])
     assert three_of_four.settings == {"width": 5} and three_of_four.max_new_tokens == 30
-    assert three_of_four.why == "success rate 0.75: 5 rollouts of at most 30 tokens, as its longest success"
+    assert (
+        three_of_four.why
+        == "success rate 0.75: 5 rollouts of at most 30 tokens, as its longest success"
+    )
     failed = _after([0, 0], [10, 90])
     assert failed.settings == {"width": 8} and failed.max_new_tokens is None
-    assert _after([1, 1], [10, 90], Dart(slack=1.5), 100).max_new_tokens is None, "never more than the recipe allows"
+    assert _after([1, 1], [10, 90], Dart(slack=1.5), 100).max_new_tokens is None, (
+        "never more than the recipe allows"
+    )
     assert _after([1, 1], [10, 40], Dart(slack=1.5)).max_new_tokens == 60
     assert _after([1, 1], [10, 40], Dart(caps=False)).max_new_tokens is None
     trees = _after([1, 1], [3, 4], Dart(setting="trees"))

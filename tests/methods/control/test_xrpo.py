@@ -1,4 +1,4 @@
-"""XRPO's allocation: the card's numbers, quantiles against a table, rounds of a block, and what it is for, simulated."""
+"""XRPO's allocation (arXiv 2510.06672): numbers, quantiles, rounds of a block, and a simulation."""
 
 import math
 
@@ -12,7 +12,10 @@ from methods.control.student_t import quantile, within
 from methods.control.xrpo import Xrpo, deviation, half_width, reduction
 from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 
-HALF, QUARTER, EIGHT, ZERO = (1, 1, 0, 0), (1, 0, 0, 0), (1, 0) * 4, (0, 0, 0, 0)
+HALF = (1, 1, 0, 0)
+QUARTER = (1, 0, 0, 0)
+EIGHT = (1, 0) * 4
+ZERO = (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(  # of the usual tables, two-sided
@@ -29,9 +32,11 @@ HALF, QUARTER, EIGHT, ZERO = (1, 1, 0, 0), (1, 0, 0, 0), (1, 0) * 4, (0, 0, 0, 0
         (10**6, 1.645, 1.960, 2.576),
     ],
 )
-def test_quantiles_are_those_of_the_tables(freedom: int, ten: float, five: float, one: float) -> None:
-    found = [quantile(alpha, freedom) for alpha in (0.1, 0.05, 0.01)]
-    assert found == pytest.approx([ten, five, one], abs=6e-4)
+def test_quantiles_are_those_of_the_tables(
+    freedom: int, ten: float, five: float, one: float
+) -> None:
+    result = [quantile(alpha, freedom) for alpha in (0.1, 0.05, 0.01)]
+    assert result == pytest.approx([ten, five, one], abs=6e-4)
 
 
 @given(st.integers(1, 200), st.floats(0.001, 0.999))
@@ -39,24 +44,31 @@ def test_a_quantile_is_where_the_distribution_has_its_value(freedom: int, alpha:
     assert within(quantile(alpha, freedom), freedom) == pytest.approx(1 - alpha, abs=1e-9)
 
 
-def test_the_numbers_of_the_card() -> None:
+def test_the_numbers_of_the_paper() -> None:
     s = deviation(HALF)
     assert s == pytest.approx(0.5774, abs=5e-5) and deviation(QUARTER) == pytest.approx(0.5)
     assert s * half_width(0.05, 4) == pytest.approx(0.9187, abs=1e-4)
     assert s * half_width(0.05, 5) == pytest.approx(0.7169, abs=1e-4)
-    found = [deviation(rewards) * reduction(0.05, len(rewards)) for rewards in (HALF, QUARTER, EIGHT, ZERO)]
-    assert found == pytest.approx([0.2018, 0.1748, 0.0360, 0.0], abs=1e-4)
+    result = [
+        deviation(rewards) * reduction(0.05, len(rewards))
+        for rewards in (HALF, QUARTER, EIGHT, ZERO)
+    ]
+    assert result == pytest.approx([0.2018, 0.1748, 0.0360, 0.0], abs=1e-4)
 
 
 def waiting(*rewards: tuple[float, ...]) -> list[Waiting]:
     return [Waiting(len(r), tuple(map(float, r))) for r in rewards]
 
 
-def test_without_a_bonus_the_order_is_that_of_the_card() -> None:
+def test_without_a_bonus_the_order_is_that_of_the_paper() -> None:
     share, trees = Xrpo(bonus=0.0), waiting(ZERO, EIGHT, QUARTER, HALF)
     order, left = [], list(range(4))
     while left:
-        (first,) = [i for i, n in zip(left, share.share([trees[i] for i in left], 1, 64, 20), strict=True) if n]
+        (first,) = [
+            i
+            for i, n in zip(left, share.share([trees[i] for i in left], 1, 64, 20), strict=True)
+            if n
+        ]
         order.append(first)
         left.remove(first)
     assert order == [3, 2, 1, 0]
@@ -71,7 +83,9 @@ def test_only_the_bonus_speaks_for_prompts_without_a_spread() -> None:
     assert zero == half == 3, "a great bonus is uniform"
     given_ = 8
     first = Xrpo(bonus=1.0).share(trees, 1, 64, given_)
-    assert first == [0, 1] and reduction(0.05, 4) * deviation(HALF) + math.sqrt(math.log(9) / 4) > math.sqrt(math.log(9) / 4)
+    assert first == [0, 1] and reduction(0.05, 4) * deviation(HALF) + math.sqrt(
+        math.log(9) / 4
+    ) > math.sqrt(math.log(9) / 4)
 
 
 def test_leaves_that_could_not_be_scored_take_no_part() -> None:
@@ -93,7 +107,9 @@ def test_the_budget_is_spent_whole_unless_the_cap_binds(rewards, budget: int, mo
     assert all(tree.leaves + n <= most for tree, n in zip(trees, more, strict=True))
 
 
-@pytest.mark.parametrize("wrong", [{"rollouts": 1}, {"phases": 1}, {"alpha": 1.0}, {"bonus": -0.1}, {"bonus": math.nan}])
+@pytest.mark.parametrize(
+    "wrong", [{"rollouts": 1}, {"phases": 1}, {"alpha": 1.0}, {"bonus": -0.1}, {"bonus": math.nan}]
+)
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(ValueError):
         Xrpo(**wrong)
@@ -103,67 +119,97 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 
 
 def tree(ordinal: int, rewards=(), granted: int | None = None, **more) -> TreeBudget:
-    fields = {"ended": len(rewards), "growing": True, "granted": len(rewards) if granted is None else granted, **more}
+    fields = {
+        "ended": len(rewards),
+        "growing": True,
+        "granted": len(rewards) if granted is None else granted,
+        **more,
+    }
     return TreeBudget(bytes([ordinal]), ordinal, rewards=tuple(rewards), **fields)
 
 
-def rooms(rollouts: int = 8, phases: int = 3, block: int = 2, most: int = 32, **more) -> GrowthBudgets:
+def rooms(
+    rollouts: int = 8, phases: int = 3, block: int = 2, most: int = 32, **more
+) -> GrowthBudgets:
     return GrowthBudgets(Xrpo(rollouts=rollouts, phases=phases, bonus=0.0), block, most, **more)
 
 
 def test_a_round_waits_for_all_of_its_block_and_for_no_other() -> None:
     waits, grows, other = tree(0, HALF), tree(1, (1, 0), 4), tree(2, HALF)
-    found = rooms().grants([waits, grows, other])
-    assert list(found) == [1], "block 0 waits for its second tree; block 1 has one tree so far, which waits"
+    result = rooms().grants([waits, grows, other])
+    assert list(result) == [1], (
+        "block 0 waits for its second tree; block 1 has one tree so far, which waits"
+    )
     scoring = tree(1, (1, 0), 4, ended=4)
     assert rooms().grants([waits, scoring]) == {}, "not all leaves are scored"
     done = rooms().grants([waits, tree(1, ZERO)])
-    assert done == {0: [Grant(b"\0", 8, False, 1), Grant(b"\1", 4, False, 1)]}, "half of the pot of 8"
+    assert done == {0: [Grant(b"\0", 8, False, 1), Grant(b"\1", 4, False, 1)]}, (
+        "half of the pot of 8"
+    )
 
 
 def test_the_last_round_spends_the_pot_and_is_final() -> None:
-    found = rooms().grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
-    assert found == {0: [Grant(b"\0", 12, True, 2), Grant(b"\1", 4, True, 2)]}
+    result = rooms().grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
+    assert result == {0: [Grant(b"\0", 12, True, 2), Grant(b"\1", 4, True, 2)]}
     capped = rooms(most=9).grants([tree(0, (*HALF, 1, 0, 1, 0), round=1), tree(1, ZERO, round=1)])
-    assert capped == {0: [Grant(b"\0", 9, True, 2), Grant(b"\1", 7, True, 2)]}, "what the cap leaves goes to the other"
+    assert capped == {0: [Grant(b"\0", 9, True, 2), Grant(b"\1", 7, True, 2)]}, (
+        "what the cap leaves goes to the other"
+    )
 
 
 def test_patience_ends_a_wait_for_slow_trees_with_what_the_others_brought() -> None:
     slow = tree(1, (), 4)
     assert rooms(patience_s=5.0).grants([tree(0, HALF, waited_s=4.9), slow]) == {}
-    assert rooms(patience_s=5.0).grants([tree(0, HALF, waited_s=5.0), slow]) == {0: [Grant(b"\0", 6, False, 1)]}
+    assert rooms(patience_s=5.0).grants([tree(0, HALF, waited_s=5.0), slow]) == {
+        0: [Grant(b"\0", 6, False, 1)]
+    }
     unscored = tree(0, (1, 0), 4, ended=4, waited_s=5.0)
     assert rooms(patience_s=5.0).grants([unscored]) == {0: [Grant(b"\0", 6, False, 1)]}
     later = rooms().grants([tree(0, (*HALF, 1, 0), round=1, final=True), tree(1, HALF)])
-    assert later == {0: [Grant(b"\1", 7, False, 1)]}, "2 of the pot of the first were left over, and 4 are the second's own"
+    assert later == {0: [Grant(b"\1", 7, False, 1)]}, (
+        "2 of the pot of the first were left over, and 4 are the second's own"
+    )
 
 
 def test_what_a_dropped_tree_did_not_use_is_the_others() -> None:
-    found = rooms(phases=2).grants([tree(0, (), 4, growing=False), tree(1, HALF)])
-    assert found == {0: [Grant(b"\1", 12, True, 1)]}
+    result = rooms(phases=2).grants([tree(0, (), 4, growing=False), tree(1, HALF)])
+    assert result == {0: [Grant(b"\1", 12, True, 1)]}
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.integers(2, 4), st.integers(1, 4), st.integers(2, 5))
-def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever(data, start, block, phases) -> None:
-    """Trees come, wait, are slow, lose scores and are dropped in any order; grants are repeated by a second gateway."""
+def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever(
+    data, start, block, phases
+) -> None:
+    """Trees come, wait, are slow, lose scores and are dropped in any order; grants are repeated."""
     rule = rooms(8, phases, block, 16, patience_s=5.0)
     trees = {n: tree(n, (), start) for n in range(data.draw(st.integers(1, 2 * block)))}
     for _ in range(200):
-        for n, one in list(trees.items()):
-            fate = data.draw(st.sampled_from(["grow", "grow", "grow", "slow", "drop"])) if one.open else "over"
+        for n, item in list(trees.items()):
+            fate = (
+                data.draw(st.sampled_from(["grow", "grow", "grow", "slow", "drop"]))
+                if item.open
+                else "over"
+            )
             if fate == "grow":
-                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(one.granted)]
-                trees[n] = tree(n, rewards, one.granted, round=one.round, waited_s=one.waited_s + 3)
+                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(item.granted)]
+                trees[n] = tree(
+                    n, rewards, item.granted, round=item.round, waited_s=item.waited_s + 3
+                )
             elif fate == "drop" and data.draw(st.integers(0, 9)) == 0:
-                trees[n] = tree(n, (), one.granted, round=one.round, growing=False)
-        found, again = rule.grants(list(trees.values())), rule.grants(list(trees.values()))
-        assert found == again
-        for grant in (g for grants in found.values() for g in grants):
-            one = trees[grant.tree_id[0]]
-            assert grant.round == one.round + 1 and one.granted <= grant.leaves <= 16
-            trees[one.ordinal] = tree(
-                one.ordinal, one.rewards, grant.leaves, ended=one.ended, round=grant.round, final=grant.final
+                trees[n] = tree(n, (), item.granted, round=item.round, growing=False)
+        result, repeated = rule.grants(list(trees.values())), rule.grants(list(trees.values()))
+        assert result == repeated
+        for grant in (g for grants in result.values() for g in grants):
+            item = trees[grant.tree_id[0]]
+            assert grant.round == item.round + 1 and item.granted <= grant.leaves <= 16
+            trees[item.ordinal] = tree(
+                item.ordinal,
+                item.rewards,
+                grant.leaves,
+                ended=item.ended,
+                round=grant.round,
+                final=grant.final,
             )
         for b in {n // block for n in trees}:
             members = [t for n, t in trees.items() if n // block == b]
@@ -175,7 +221,9 @@ def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever
     for b in {n // block for n in trees}:
         members = [t for n, t in trees.items() if n // block == b]
         if all(t.growing for t in members) and len({t.round for t in members}) == 1:
-            assert sum(t.granted for t in members) == min(8, 16) * len(members), "all of it is spent"
+            assert sum(t.granted for t in members) == min(8, 16) * len(members), (
+                "all of it is spent"
+            )
 
 
 @pytest.mark.parametrize(("bonus", "most"), [(0.02, 0.96), (0.03, 0.94)])
@@ -185,7 +233,10 @@ def test_squared_error_is_below_that_of_uniform_allocation_and_prompts_near_a_ha
     rng = np.random.default_rng(0)
     p_Q = np.array([0.02, 0.02, 0.05, 0.05, 0.95, 0.98, 0.5, 0.5, 0.4, 0.6] * 3)
     rule = GrowthBudgets(Xrpo(rollouts=16, phases=3, bonus=bonus), len(p_Q), 64)
-    errors_X, errors_U, given_Q, repeats = 0.0, 0.0, np.zeros(len(p_Q)), 200
+    errors_X = 0.0
+    errors_U = 0.0
+    given_Q = np.zeros(len(p_Q))
+    repeats = 200
     for _ in range(repeats):
         trees = [tree(q, rng.random(4) < p) for q, p in enumerate(p_Q)]
         while any(t.open for t in trees):

@@ -1,4 +1,4 @@
-"""Scorers as pure functions: what is right, what is wrong, what cannot be scored."""
+"""Scorers as pure functions: right, wrong, and unscorable completions."""
 
 import json
 import math
@@ -70,7 +70,9 @@ def test_regex_matches_or_compares_its_group():
     assert isinstance(compare.score("<answer>41</answer>", {}), Unscorable)
 
 
-@pytest.mark.parametrize("settings", [{"pattern": "("}, {"pattern": "a", "equals": "gold"}, {}, {"pattrn": "a"}])
+@pytest.mark.parametrize(
+    "settings", [{"pattern": "("}, {"pattern": "a", "equals": "gold"}, {}, {"pattrn": "a"}]
+)
 def test_bad_settings_are_refused_when_the_recipe_is_read(settings):
     with pytest.raises(InvalidInput, match="regex"):
         registry.build("filter", "regex", settings)
@@ -85,7 +87,9 @@ def test_a_user_function_that_returns_no_finite_number_is_unscorable(value):
 
 @pytest.mark.parametrize("value", [1, 0.5, True])
 def test_a_user_function_gets_completion_and_row(value):
-    function = UserFunction(lambda completion, gold, **row: value if completion == gold else 0, "m:f")
+    function = UserFunction(
+        lambda completion, gold, **row: value if completion == gold else 0, "m:f"
+    )
     assert function.score("x", {"gold": "x", "more": 1}) == Scored(float(value))
     assert len(function.version) == 12
 
@@ -102,5 +106,7 @@ def test_a_scorer_is_told_what_not_to_read_and_whether_it_may_be_unconfined():
     recipe = {"name": "r", "model": "m", "task": task, "allow_unconfined_scorers": True}
     (spec,) = specs_of(json.dumps(recipe)).values()
     assert (spec.withheld, spec.unconfined) == (("rows.jsonl",), True)
-    (plain,) = specs_of(json.dumps({"name": "r", "model": "m", "task": {"name": "arithmetic"}})).values()
+    (plain,) = specs_of(
+        json.dumps({"name": "r", "model": "m", "task": {"name": "arithmetic"}})
+    ).values()
     assert (plain.withheld, plain.unconfined) == ((), False)

@@ -1,4 +1,4 @@
-"""The first wrong step of a chain, and the step that should stand there."""
+"""First wrong step of a chain, and its correction."""
 
 import random
 import sys
@@ -20,9 +20,9 @@ ROW = {"answer": 14, "solution": ["2 + 3 = 5", "5 + 4 = 9", "9 + 5 = 14"]}
 
 
 def said(completion: str, **more: object) -> Scored:
-    found = Steps().score(completion, ROW | more)
-    assert isinstance(found, Scored)
-    return found
+    result = Steps().score(completion, ROW | more)
+    assert isinstance(result, Scored)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,18 @@ def test_a_right_completion_has_none_whatever_its_steps() -> None:
 def test_the_reference_may_be_a_text_and_is_needed() -> None:
     assert said("1", solution="2 + 3 = 5\n14").repair == Repair(0, "2 + 3 = 5\n", 1, 1)
     for wrong in (None, 7, [1], ["a", " "]):
-        found = Steps().score("1", ROW | {"solution": wrong})
-        assert isinstance(found, Unscorable) and "'solution'" in found.reason
-    for step, why in (("x" * 20_000, "16384 characters"), ("\ud800", "half a character")):  # left out by who checks it
-        found = Steps().score("1", ROW | {"solution": [step, "14"]})
-        assert isinstance(found, Scored) and found.repair is not None and why in found.repair.unsendable()
+        result = Steps().score("1", ROW | {"solution": wrong})
+        assert isinstance(result, Unscorable) and "'solution'" in result.reason
+    for step, why in (
+        ("x" * 20_000, "16384 characters"),
+        ("\ud800", "half a character"),
+    ):  # left out by who checks it
+        result = Steps().score("1", ROW | {"solution": [step, "14"]})
+        assert (
+            isinstance(result, Scored)
+            and result.repair is not None
+            and why in result.repair.unsendable()
+        )
     for text in ("", None):
         with pytest.raises(ValueError, match="a repair's text is"):
             Repair(0, text, 1, 1)  # type: ignore[arg-type]
@@ -75,16 +82,18 @@ def test_chains_are_different_rows_whose_steps_lead_to_their_answers() -> None:
 
 
 def test_every_first_error_of_a_chain_is_found_and_one_step_puts_it_right() -> None:
-    """The card's measure: localisation 100 %, and at least 95 % right after one repaired step, with a policy that makes no
-    second mistake."""
+    """Localisation is 100 %, and at least 95 % are right after one repaired step.
+
+    The policy makes no second mistake.
+    """
     rng, right = random.Random(0), 0
     rows = [row for row in chains.rows(200, 1) for _ in range(3)]
     for row in rows:
         terms, at = [int(t) for t in row["question"].split(" + ")], rng.randrange(1, 3)
-        found = Steps().score(_chain(terms, at, rng.choice([-1, 1, 2])), row)
-        assert isinstance(found, Scored) and found.value == 0.0 and found.repair is not None
-        assert found.repair.step == at + 1 and found.repair.steps == 3
-        kept = _chain(terms, at, 1)[: found.repair.keep] + found.repair.text
+        result = Steps().score(_chain(terms, at, rng.choice([-1, 1, 2])), row)
+        assert isinstance(result, Scored) and result.value == 0.0 and result.repair is not None
+        assert result.repair.step == at + 1 and result.repair.steps == 3
+        kept = _chain(terms, at, 1)[: result.repair.keep] + result.repair.text
         total = int(kept.split()[-1])
         rest = terms[at + 2 :]
         for term in rest:
@@ -95,16 +104,18 @@ def test_every_first_error_of_a_chain_is_found_and_one_step_puts_it_right() -> N
 
 
 def _chain(terms: list[int], wrong: int, off: int) -> str:
-    """A chain with a slip in one step, which the steps after it go on from."""
+    """Return a chain with a slip in one step, which later steps continue from."""
     lines, total = [], terms[0]
     for number, term in enumerate(terms[1:]):
-        made = total + term + (off if number == wrong else 0)
-        lines.append(f"{total} + {term} = {made}")
-        total = made
+        created = total + term + (off if number == wrong else 0)
+        lines.append(f"{total} + {term} = {created}")
+        total = created
     return "\n".join(lines)
 
 
-async def test_a_repair_comes_out_of_a_child_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repair_comes_out_of_a_child_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mending.py").write_text(
         "from banyan.plugins import Repair, Scored\n"
         "class Mend:\n"
@@ -120,10 +131,14 @@ async def test_a_repair_comes_out_of_a_child_and_is_told(tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     scoring = Scoring(Pool(Limits(deadline_s=20.0)))
     try:
-        said = (await scoring.score(ScorerSpec("mending:Mend", {}), "abc", {"next": "d\n"})).outcome
-        assert said == Scored(0.25, {"p": 0.5}, Repair(3, "d\n", 2, 4))
-        wire = to_wire(said)
-        assert wire.repair == tree_pb2.Repair(keep=3, text="d\n", step=2, steps=4) and wire.parts == {"p": 0.5}
+        output = (
+            await scoring.score(ScorerSpec("mending:Mend", {}), "abc", {"next": "d\n"})
+        ).outcome
+        assert output == Scored(0.25, {"p": 0.5}, Repair(3, "d\n", 2, 4))
+        wire = to_wire(output)
+        assert wire.repair == tree_pb2.Repair(
+            keep=3, text="d\n", step=2, steps=4
+        ) and wire.parts == {"p": 0.5}
         assert not to_wire(Scored(1.0)).HasField("repair")
         torn = (await scoring.score(ScorerSpec("mending:Torn", {}), "abc", {"next": "d"})).outcome
         assert isinstance(torn, Unscorable) and "step 9 of 4" in torn.reason

@@ -1,4 +1,4 @@
-"""What the tests of tree policies share: policies to draw from, drivers that shuffle and cut, trees made by hand."""
+"""Helpers of the tests of tree policies: policies to draw from, drivers, trees made by hand."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -61,12 +61,14 @@ POLICIES = {
 
 
 def any_policy() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
-    """A policy with settings."""
-    return st.sampled_from(sorted(POLICIES)).flatmap(lambda name: st.tuples(st.just(name), POLICIES[name]))
+    """Draw a policy with settings."""
+    return st.sampled_from(sorted(POLICIES)).flatmap(
+        lambda name: st.tuples(st.just(name), POLICIES[name])
+    )
 
 
 class Signalling:
-    """A scripted engine whose tokens have signals drawn from their prefix, so that they are anything, and yet facts."""
+    """Scripted engine whose tokens have arbitrary signals that are a function of their prefix."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self._engine = engine
@@ -80,10 +82,10 @@ class Signalling:
         self._engine.submit(request)
 
     def step(self) -> list[Sampled]:
-        return [self._signalled(one) for one in self._engine.step()]
+        return [self._signalled(item) for item in self._engine.step()]
 
     def load(self, policy: PolicyVersion, weights: None) -> list[Sampled]:
-        return [self._signalled(one) for one in self._engine.load(policy, weights)]
+        return [self._signalled(item) for item in self._engine.load(policy, weights)]
 
     def _signalled(self, one: Sampled) -> Sampled:
         request = self._prefixes[one.key]
@@ -91,21 +93,28 @@ class Signalling:
             return one
         before = [int(t) for t in request.prefix_P]
         rows = [_row(before + one.tokens_T[:t].tolist()) for t in range(len(one.tokens_T))]
-        top, semantic = np.array([r[0] for r in rows]).reshape(-1, 2), np.array([r[1] for r in rows])
+        top = np.array([r[0] for r in rows]).reshape(-1, 2)
+        semantic = np.array([r[1] for r in rows])
         wanted = request.signals
-        given = (np.zeros(top.shape, np.int32), top) if wanted.top else (np.zeros((0, 0)), np.zeros((0, 0)))
-        return replace(one, signals=Signals(*given, semantic if wanted.semantic else np.zeros(0)))
+        actual = (
+            (np.zeros(top.shape, np.int32), top)
+            if wanted.top
+            else (np.zeros((0, 0)), np.zeros((0, 0)))
+        )
+        return replace(one, signals=Signals(*actual, semantic if wanted.semantic else np.zeros(0)))
 
 
 def _row(prefix: list[int]) -> tuple[list[float], float]:
-    """Log-probs of two tokens, and F; few values, so that there are ties."""
+    """Return log-probs of two tokens, and F; few values, so that there are ties."""
     u = key(0, "row", *prefix)
     p = (1 + u % 4) / 8
     return [float(np.log(p)), float(np.log(1 - p))], (u // 4 % 5 - 2) / 4
 
 
-def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0) -> Grower:
-    """Grows a tree whose requests reach the engine late and in any order; a new policy cuts what runs now and then."""
+def grow_anyhow(
+    given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cuts: float = 0.0
+) -> Grower:
+    """Grow a tree with late requests in any order, and cuts by a new policy now and then."""
     grower = Grower(given, Tree(given.tree_id), engine.tokenizer, "test")
     step, waiting, loads = grower.start(), [], 0
     for _ in range(10_000):
@@ -125,7 +134,7 @@ def grow_anyhow(given: GrowSpec, engine: ScriptedEngine, rng: random.Random, cut
 
 
 class Hand:
-    """A tree made by hand: a prompt of two tokens, and runs of log-probs put at branches."""
+    """Tree made by hand: a prompt of two tokens, and runs of log-probs at branches."""
 
     def __init__(self, max_path_tokens: int = 10, sampling: Sampling | None = None) -> None:
         self.tree = Tree(b"tree")
@@ -141,7 +150,7 @@ class Hand:
         text: str | None = None,
         signals: Signals | None = None,
     ) -> Segment:
-        """Adds a segment as if it had been sampled."""
+        """Add a segment as if it had been sampled."""
         segment = Segment(
             b"tree",
             branch.parent,
@@ -159,16 +168,16 @@ class Hand:
         return segment
 
     def start(self, ordinal: int = 0) -> Branch:
-        """A branch of the prompt."""
+        """Return a branch of the prompt."""
         return Branch(self.root.id, len(self.root), ordinal)
 
     def view(self, **more: Any) -> GrowthView:
-        """What a plan sees."""
+        """Return the view for a plan."""
         return GrowthView(self.tree, 7, self.most, sampling=self.sampling, **more)
 
 
 def asked(plan: Any, tree: Tree) -> Mapping[Branch, int]:
-    """Branches of a plan that are not there yet, with the tokens that each may have."""
+    """Return missing branches of a plan, with the tokens that each may have."""
     return {
         e.branch: e.sampling.max_new_tokens
         for e in plan.expansions

@@ -1,4 +1,7 @@
-"""What holds for every policy that branches from finished paths: exact budgets, resumption, order, cuts, idempotence."""
+"""Properties of every policy that branches from finished paths.
+
+They are exact budgets, resumption, order, cuts, idempotence.
+"""
 
 import random
 from dataclasses import replace
@@ -28,7 +31,7 @@ def width(name, of):
 
 
 def longest(policy, max_tokens):
-    """Tokens that a path may have."""
+    """Draw the tokens that a path may have."""
     name, of = policy
     return min(max_tokens, of["segment"] * of["max_depth"]) if name == EAGER else max_tokens
 
@@ -41,7 +44,9 @@ def test_a_tree_has_exactly_its_leaves_and_nothing_sampled_in_vain(policy, max_t
     for leaf, reason in grower.leaves.items():
         tokens = len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
         assert 1 <= tokens <= longest(policy, max_tokens)
-        whole = policy[1].get("segment", 1) if reason == "depth" else 1  # a cut inside a segment shifts those after it
+        whole = (
+            policy[1].get("segment", 1) if reason == "depth" else 1
+        )  # a cut inside a segment shifts those after it
         assert reason == "stop" or tokens > longest(policy, max_tokens) - whole
     ended = {leaf.segment for leaf in grower.leaves}
     assert all(s.id in ended or grower.tree.children.get(s.id) for s in grower.tree)
@@ -52,7 +57,9 @@ def test_a_tree_has_exactly_its_leaves_and_nothing_sampled_in_vain(policy, max_t
 def test_whatever_ends_first_the_tree_is_the_same(policy, seed, rng, max_branches):
     given_spec = spec(*policy, 12, seed)
     whole, _ = grow(given_spec, engine(ENDING))
-    assert shape(grow_anyhow(given_spec, engine(ENDING, max_branches=max_branches), rng)) == shape(whole)
+    assert shape(grow_anyhow(given_spec, engine(ENDING, max_branches=max_branches), rng)) == shape(
+        whole
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,7 +69,12 @@ def test_an_interrupted_tree_grows_into_the_same_tree(policy, seed, rng, max_bra
     whole, _ = grow(given_spec, engine(ENDING))
     tree = Tree(given_spec.tree_id)
     for _ in range(30):
-        grower, done = grow(given_spec, engine(ENDING, max_branches=max_branches), tree, most_steps=rng.randint(1, 6))
+        grower, done = grow(
+            given_spec,
+            engine(ENDING, max_branches=max_branches),
+            tree,
+            most_steps=rng.randint(1, 6),
+        )
         if done:
             break
         tree = survivors(grower.tree, rng)
@@ -83,10 +95,14 @@ def test_a_plan_asks_for_what_is_missing_and_twice_for_the_same(policy, seed, rn
     first, second = [given_spec.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
     assert first == second and len({e.branch for e in first.expansions}) == len(first.expansions)
     missing = asked(first, part)
-    assert all(whole.tree.at(b.parent, b.fork, b.ordinal) for b in missing), "only what the whole tree has"
+    assert all(whole.tree.at(b.parent, b.fork, b.ordinal) for b in missing), (
+        "only what the whole tree has"
+    )
     assert bool(missing) == (len(part) < len(whole.tree)) == (not first.done)
     flying = GrowthView(part, seed, 12, frozenset(missing), sampling=given_spec.sampling)
-    assert given_spec.policy.plan(flying, GrowthBudget(), Draws(seed)) == first, "what is in flight changes nothing"
+    assert given_spec.policy.plan(flying, GrowthBudget(), Draws(seed)) == first, (
+        "what is in flight changes nothing"
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,6 +133,6 @@ def test_a_narrow_room_bounds_the_leaves(policy, seed, most):
 
 
 def test_the_drivers_can_tell_trees_apart():
-    one, _ = grow(spec("iid", {"width": 3}, 12, 1), engine(ENDING))
+    item, _ = grow(spec("iid", {"width": 3}, 12, 1), engine(ENDING))
     other = grow_anyhow(spec("iid", {"width": 3}, 12, 2), engine(ENDING), random.Random(0))
-    assert shape(one) != shape(other)
+    assert shape(item) != shape(other)

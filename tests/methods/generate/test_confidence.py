@@ -1,4 +1,4 @@
-"""echo's numbers by method card 1."""
+"""echo's numbers by the formulas of ECHO, arXiv 2602.02150."""
 
 import math
 
@@ -12,10 +12,12 @@ from methods.generate.echo.confidence import Cuts, Profile, Width, entropy_and_c
 
 
 def made(entropy=(), group=(), tail=(), rise=()):
-    """A profile by hand; what is not given is calm."""
+    """Return a profile by hand, calm by default."""
     n = max(map(len, (entropy, group, tail, rise)))
-    given = ((entropy, 0), (group, 9), (tail, 9), (rise, 0))
-    return Profile(*(np.array(values if len(values) else np.full(n, calm), float) for values, calm in given))
+    actual = ((entropy, 0), (group, 9), (tail, 9), (rise, 0))
+    return Profile(
+        *(np.array(values if len(values) else np.full(n, calm), float) for values, calm in actual)
+    )
 
 
 VALUES = st.lists(st.floats(0.0, 9.0) | st.sampled_from([0.0, 0.5]), min_size=1, max_size=20)
@@ -25,7 +27,11 @@ VALUES = st.lists(st.floats(0.0, 9.0) | st.sampled_from([0.0, 0.5]), min_size=1,
 def test_windows_end_at_their_token_and_equal_ones_have_equal_means(values, window):
     path = profile(np.zeros(len(values)), np.array(values), window, window, window)
     parts = [values[max(0, t + 1 - window) : t + 1] for t in range(len(values))]
-    assert path.group_T.tolist() == path.tail_T.tolist() == [in_turn(part) / len(part) for part in parts]
+    assert (
+        path.group_T.tolist()
+        == path.tail_T.tolist()
+        == [in_turn(part) / len(part) for part in parts]
+    )
 
 
 def in_turn(values):
@@ -42,8 +48,10 @@ def test_quantiles_are_those_of_numpy_to_the_last_bit(values, levels):
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 4))
 def test_a_rule_that_must_hold_for_some_tokens_holds_at_the_last_of_them(holds, times):
-    found = confidence._in_a_row(np.array(holds, bool), times)
-    assert found.tolist() == [t + 1 >= times and all(holds[t + 1 - times : t + 1]) for t in range(len(holds))]
+    result = confidence._in_a_row(np.array(holds, bool), times)
+    assert result.tolist() == [
+        t + 1 >= times and all(holds[t + 1 - times : t + 1]) for t in range(len(holds))
+    ]
 
 
 def test_the_width_of_a_branch():
@@ -71,7 +79,9 @@ def test_entropy_and_confidence_are_of_the_likeliest_tokens_renormalised():
 
 
 def test_windows_end_at_their_token():
-    path = profile(np.array([1.0, 3.0, 2.0, 6.0]), np.array([4.0, 2.0, 0.0, 1.0]), group=2, tail=3, before=2)
+    path = profile(
+        np.array([1.0, 3.0, 2.0, 6.0]), np.array([4.0, 2.0, 0.0, 1.0]), group=2, tail=3, before=2
+    )
     assert path.group_T == pytest.approx([4, 3, 1, 0.5])
     assert path.tail_T == pytest.approx([4, 3, 2, 1])
     assert path.rise_T == pytest.approx([0, 2, 0, 3.5])  # 2 − (1 + 3)/2, 6 − (3 + 2)/2
@@ -86,7 +96,9 @@ def test_what_stays_equal_does_not_fall():
 
 def test_a_chain_branches_at_its_first_uncertain_token():
     width = Width()
-    path = made(entropy=[4, 4, 3, 4, 4, 4], group=[1, 1, 1, 1.3, 1.2, 1], rise=[1, 0.1, 1, 1, 0.2, 1])
+    path = made(
+        entropy=[4, 4, 3, 4, 4, 4], group=[1, 1, 1, 1.3, 1.2, 1], rise=[1, 0.1, 1, 1, 0.2, 1]
+    )
     assert width.first(path, 0, 6) == 0
     assert width.first(path, 1, 6) == 4  # 1 does not rise, 2 is sure, 3 is confident
     assert width.first(path, 1, 4) is None
@@ -102,7 +114,11 @@ def test_published_thresholds_cannot_fire_and_those_of_a_chain_can():
         assert Width().first(path, 0, 400) is None and not (path.group_T < Cuts().confidence).any()
     h, c = entropy_and_confidence(top, 5, "mean_probability")
     path = profile(h, c, 4, 8, 4)
-    own = Width(float(np.quantile(h, 0.9)), float(np.quantile(h, 0.5)), float(np.quantile(path.group_T, 0.5)))
+    own = Width(
+        float(np.quantile(h, 0.9)),
+        float(np.quantile(h, 0.5)),
+        float(np.quantile(path.group_T, 0.5)),
+    )
     assert own.first(path, 4, 400) is not None
 
 
@@ -116,7 +132,10 @@ def test_published_thresholds_cannot_fire_and_those_of_a_chain_can():
         (made(rise=[0.1, 0.1, 0.6, 0.1]), (2, "entropy_spike")),
         (made(rise=[0.9, 0.0, 0.9, 0.9, 0.5]), None),
         (made(rise=[0.0, 0.1, 0.1, 0.5, 0.6]), (4, "entropy_spike")),
-        (made(group=[9, 9, 0.3], rise=[0.6, 0.6, 0.6]), (2, "low_confidence")),  # in the card's order
+        (
+            made(group=[9, 9, 0.3], rise=[0.6, 0.6, 0.6]),
+            (2, "low_confidence"),
+        ),  # in the published order
         (made(), None),
     ],
 )

@@ -1,4 +1,7 @@
-"""dars: the card's table, and trees that wait for scores: grown, resumed, logged, and without scores that do not come."""
+"""dars (arXiv 2508.13755): its table, and trees that wait for scores.
+
+They are grown, resumed, logged, and left without scores.
+"""
 
 import asyncio
 from math import comb
@@ -36,7 +39,9 @@ SMALL = {"width": 4, "max_width": 8}
         ("hardness", True, 64, [23, 14, 6, 3, 0, 0]),
     ],
 )
-def test_the_table_of_the_card(schedule: str, standardised: bool, most: int, table: list[int]) -> None:
+def test_the_table_of_the_paper(
+    schedule: str, standardised: bool, most: int, table: list[int]
+) -> None:
     assert [extra(right / 8, 8, most, schedule, standardised) for right in range(6)] == table
 
 
@@ -45,8 +50,8 @@ def test_eleven_more_reach_the_level_of_a_medium_prompt_and_ten_do_not() -> None
     assert (8 + 11) * share >= 4 > (8 + 10) * share
 
 
-def test_the_hard_prompt_of_the_card() -> None:
-    """Card 46: p = .05, N = 8, equal treatment up to 32."""
+def test_the_hard_prompt_of_the_paper() -> None:
+    """Example with p = .05, N = 8, equal treatment up to 32."""
     p, n = 0.05, 8
     chance = [comb(n, right) * p**right * (1 - p) ** (n - right) for right in range(n + 1)]
     more = [extra(right / n, n, 32, "equal", False) for right in range(n + 1)]
@@ -59,33 +64,41 @@ def test_the_hard_prompt_of_the_card() -> None:
 
 def test_what_could_not_be_scored_takes_no_part() -> None:
     policy = Dars(8, 32)
-    assert policy.more([]) == 0 and policy.more([0.0, 1.0]) == 0 and policy.more([0.0] * 7 + [1.0]) == 11
+    assert (
+        policy.more([]) == 0
+        and policy.more([0.0, 1.0]) == 0
+        and policy.more([0.0] * 7 + [1.0]) == 11
+    )
 
 
-def scores(grower: Grower, value: float | None, leaves: list[Leaf] | None = None) -> list[LeafScore]:
-    return [LeafScore(leaf, "number", value) for leaf in (grower.leaves if leaves is None else leaves)]
+def scores(
+    grower: Grower, value: float | None, leaves: list[Leaf] | None = None
+) -> list[LeafScore]:
+    return [
+        LeafScore(leaf, "number", value) for leaf in (grower.leaves if leaves is None else leaves)
+    ]
 
 
 def started(tree: Tree | None = None) -> tuple[Grower, list[tree_pb2.PlanRecord]]:
-    """A grower after stage 1, and its records."""
-    given, one = spec(DARS, SMALL, 9), engine(ENDING)
-    grower = Grower(given, tree or Tree(given.tree_id), one.tokenizer, "n")
+    """Return a grower after stage 1, and its records."""
+    tree_spec, scripted = spec(DARS, SMALL, 9), engine(ENDING)
+    grower = Grower(tree_spec, tree or Tree(tree_spec.tree_id), scripted.tokenizer, "n")
     records, step = [], grower.start()
     while step.requests or grower.in_flight:
         records += step.plans
         for request in step.requests:
-            one.submit(request)
-        step = grower.ended(one.step())
+            scripted.submit(request)
+        step = grower.ended(scripted.step())
     assert step.grown is None
     return grower, [*records, *step.plans]
 
 
 def finished(grower: Grower, requests: tuple) -> tuple[Leaf, ...] | None:
-    one, step = engine(ENDING), None
+    scripted, step = engine(ENDING), None
     for request in requests:
-        one.submit(request)
-    while one.busy:
-        step = grower.ended(one.step())
+        scripted.submit(request)
+    while scripted.busy:
+        step = grower.ended(scripted.step())
     return step.grown if step is not None else None
 
 
@@ -110,11 +123,13 @@ def test_a_part_of_the_scores_decides_nothing() -> None:
 
 def test_a_tree_resumed_after_stage_one_asks_for_stage_two() -> None:
     grower, _ = started()
-    again = Grower(grower.spec, Tree(grower.tree.tree_id, list(grower.tree)), engine().tokenizer, "m", 2)
-    step = again.start()
-    assert not step.requests and set(again.leaves) == set(grower.leaves) and again.waits
+    repeated = Grower(
+        grower.spec, Tree(grower.tree.tree_id, list(grower.tree)), engine().tokenizer, "m", 2
+    )
+    step = repeated.start()
+    assert not step.requests and set(repeated.leaves) == set(grower.leaves) and repeated.waits
     expected = {r.draw_key for r in grower.scored(scores(grower, 0.0)).requests}
-    assert {r.draw_key for r in again.scored(scores(again, 0.0)).requests} == expected
+    assert {r.draw_key for r in repeated.scored(scores(repeated, 0.0)).requests} == expected
 
 
 def test_a_plan_by_scores_is_logged_and_made_again() -> None:
@@ -123,7 +138,9 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     (plan,) = step.plans
     assert [r.value for r in plan.rewards] == [0.0] * 4
     records.append(plan)
-    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+    for record, view in zip(
+        records, plan_log.views(grower.spec, grower.tree, records), strict=True
+    ):
         assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         there = len(view.tree) - 1
@@ -131,7 +148,13 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"width": 0}, {"width": 9, "max_width": 8}, {"schedule": "even"}, {"max_width": True, "width": 2}]
+    "wrong",
+    [
+        {"width": 0},
+        {"width": 9, "max_width": 8},
+        {"schedule": "even"},
+        {"max_width": True, "width": 2},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput):
@@ -143,17 +166,19 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as created:
+        yield created
 
 
 async def score(w: World, tree: bytes, segments: list[tree_pb2.Segment], value: float) -> None:
-    """What a verifier says of the leaves at the ends of these segments."""
+    """Return a verifier's scores of the leaves at the ends of these segments."""
     for segment in segments:
         leaf = tree_pb2.LeafRef(segment=segment.id, end=len(segment.tokens) // 4)
-        said = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1")
-        said.score.CopyFrom(tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value))
-        message = events_pb2.LeavesScored(scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=said)])
+        output = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1")
+        output.score.CopyFrom(tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value))
+        message = events_pb2.LeavesScored(
+            scores=[events_pb2.LeafScored(run_id=RUN, tree_id=tree, scored=output)]
+        )
         await w.bus.publish(subjects.lineage(RUN, "score"), message, f"s-{segment.id.hex()}")
 
 
@@ -163,10 +188,13 @@ async def answers(w: World, tree: bytes) -> list[tree_pb2.Segment]:
 
 
 async def count(w: World, tree: bytes, least: int) -> bool:
-    found = await answers(w, tree)
-    keys = [ts.LeafKey(tree_id=tree, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s.tokens) // 4)) for s in found]
+    result = await answers(w, tree)
+    keys = [
+        ts.LeafKey(tree_id=tree, leaf=tree_pb2.LeafRef(segment=s.id, end=len(s.tokens) // 4))
+        for s in result
+    ]
     answer = await rpc.call(w.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys))
-    return len(found) >= least and len(answer.transcripts) == len(found)
+    return len(result) >= least and len(answer.transcripts) == len(result)
 
 
 async def test_a_node_waits_for_scores_and_samples_more(small, eventually):
@@ -209,11 +237,15 @@ async def test_scores_that_do_not_come_are_not_waited_for_ever(small, eventually
 
 def test_a_leaf_has_its_reward_when_all_scorers_have_spoken() -> None:
     leaf = tree_pb2.LeafRef(segment=b"s", end=3)
-    said = {"b": 0.1, "a": 0.2, "c": 0.7}
+    output = {"b": 0.1, "a": 0.2, "c": 0.7}
     all_of = [
-        tree_pb2.ScoredLeaf(leaf=leaf, scorer=k, score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=v))
-        for k, v in said.items()
+        tree_pb2.ScoredLeaf(
+            leaf=leaf, scorer=k, score=tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=v)
+        )
+        for k, v in output.items()
     ]
     assert wire.rewards_from_wire(all_of[:2], 3) == {}
     rewards = wire.rewards_from_wire(all_of, 3)
-    assert rewards == wire.rewards_from_wire(all_of[::-1], 3) and rewards[Leaf(b"s", 3)] == pytest.approx(1 / 3)
+    assert rewards == wire.rewards_from_wire(all_of[::-1], 3) and rewards[
+        Leaf(b"s", 3)
+    ] == pytest.approx(1 / 3)

@@ -1,4 +1,4 @@
-"""eptree by the baselines card: which tokens are forked, how often, and how many leaves there are."""
+"""eptree (TreeRL, arXiv 2506.11902): the forked tokens, their number, and the number of leaves."""
 
 import pytest
 
@@ -16,9 +16,15 @@ def plan(policy, hand, **room):
     return policy.plan(hand.view(), GrowthBudget(**room), Draws(7))
 
 
-def test_the_cards_defaults_give_thirty_leaves():
+def test_the_published_defaults_give_thirty_leaves():
     policy = EPTree()
-    assert (policy.chains, policy.forks, policy.rounds, policy.continuations, policy.width) == (6, 2, 1, 2, 30)
+    assert (policy.chains, policy.forks, policy.rounds, policy.continuations, policy.width) == (
+        6,
+        2,
+        1,
+        2,
+        30,
+    )
     grower, _ = grow(spec(EPTREE, {}, 20), engine(ENDING))
     assert len(grower.leaves) == 30 and len(grower.tree.children[grower.tree.root.id]) >= 6
 
@@ -35,7 +41,9 @@ def test_the_least_likely_tokens_are_sampled_again():
     trunk = hand.put(hand.start(), CHAIN)
     first = plan(EPTree(chains=1), hand)
     assert asked(first, hand.tree) == {
-        Branch(trunk.id, 3, 1): 7,  # −3.0: its own place, so its prefix is three tokens and seven are left
+        Branch(
+            trunk.id, 3, 1
+        ): 7,  # −3.0: its own place, so its prefix is three tokens and seven are left
         Branch(trunk.id, 3, 2): 7,
         Branch(trunk.id, 5, 3): 5,
         Branch(trunk.id, 5, 4): 5,
@@ -54,14 +62,19 @@ def test_the_first_token_of_a_side_branch_is_not_forked_again():
     hand, policy = Hand(), EPTree(chains=1, forks=1, rounds=2, continuations=1)
     trunk = hand.put(hand.start(), CHAIN)
     side = hand.put(Branch(trunk.id, 3, 1), [-9.0, -0.5, -2.9])
-    assert list(asked(plan(policy, hand), hand.tree)) == [Branch(side.id, 2, 2)]  # −2.9, neither −9.0 nor −3.0 again
+    assert list(asked(plan(policy, hand), hand.tree)) == [
+        Branch(side.id, 2, 2)
+    ]  # −2.9, neither −9.0 nor −3.0 again
 
 
 def test_nothing_after_a_masked_word_is_forked():
     hand = Hand(40)
     text = "so the ANSWER is 12"
     surprisals = [-1.0] * 19
-    surprisals[2], surprisals[12], surprisals[14] = -2.0, -3.0, -9.0  # 14 comes after the word's last letter, 12 is it
+    # 14 comes after the word's last letter, 12 is it
+    surprisals[2] = -2.0
+    surprisals[12] = -3.0
+    surprisals[14] = -9.0
     trunk = hand.put(hand.start(), surprisals, text=text)
     wanted = asked(plan(EPTree(chains=1), hand), hand.tree)
     assert {(b.parent, b.fork) for b in wanted} == {(trunk.id, 12), (trunk.id, 2)}
@@ -71,7 +84,9 @@ def test_nothing_after_a_masked_word_is_forked():
 
 def test_a_word_is_found_by_its_share_of_the_text():
     hand = Hand(40)
-    trunk = hand.put(hand.start(), [-1.0, -1.0, -2.0, -9.0, -9.0], text="xx conclusion xx xx ")  # five tokens, one the end
+    trunk = hand.put(
+        hand.start(), [-1.0, -1.0, -2.0, -9.0, -9.0], text="xx conclusion xx xx "
+    )  # five tokens, one the end
     assert {b.fork for b in asked(plan(EPTree(chains=1, forks=1), hand), hand.tree)} == {2}
     assert len(trunk) == 5
 
@@ -102,7 +117,10 @@ def test_a_cut_chain_is_one_chain():
     rest = Branch(head.id, 4, 0)
     assert asked(plan(EPTree(chains=1), hand), hand.tree) == {rest: 6}
     tail = hand.put(rest, CHAIN[4:])
-    assert {(b.parent, b.fork) for b in asked(plan(EPTree(chains=1), hand), hand.tree)} == {(head.id, 3), (tail.id, 1)}
+    assert {(b.parent, b.fork) for b in asked(plan(EPTree(chains=1), hand), hand.tree)} == {
+        (head.id, 3),
+        (tail.id, 1),
+    }
 
 
 def test_a_narrow_room_shares_the_rest_among_the_chains():

@@ -1,4 +1,5 @@
-"""ets by the numbers of method card 37: REBASE counts, the integer program against brute force, clusters, memory."""
+"""ets by numbers (arXiv 2502.13575): REBASE, the integer program by brute force, clusters,
+memory."""
 
 import itertools
 import random
@@ -13,18 +14,18 @@ from methods.generate.ets.clusters import clusters, linked
 from methods.generate.ets.rebase import counts, shares, width_left
 from methods.generate.ets.select import Choice, exact, greedy, kv_tokens, select
 
-CARD = [0.9, 0.9, 0.8, 0.7]  # a1, a2, a3 under A, b1 under B
+EXAMPLE = [0.9, 0.9, 0.8, 0.7]  # a1, a2, a3 under A, b1 under B
 ABOVE = [("root", "A"), ("root", "A"), ("root", "A"), ("root", "B")]
 MEANING = ["12", "12", "3", "b"]
 
 
-def card(cost, bonus=0.0):
-    return Choice(shares(CARD, 8), ABOVE, MEANING, cost, bonus)
+def example(cost, bonus=0.0):
+    return Choice(shares(EXAMPLE, 8), ABOVE, MEANING, cost, bonus)
 
 
-def test_rebase_counts_of_the_card():
-    assert counts(CARD, 8) == [3, 3, 2, 0]
-    assert shares(CARD, 8) == [3 / 8, 3 / 8, 2 / 8, 0]
+def test_rebase_counts_of_the_paper():
+    assert counts(EXAMPLE, 8) == [3, 3, 2, 0]
+    assert shares(EXAMPLE, 8) == [3 / 8, 3 / 8, 2 / 8, 0]
     assert counts([0.7, 0.9, 0.8, 0.9], 8) == [0, 3, 2, 3], "by score, whatever the order"
 
 
@@ -34,7 +35,11 @@ def test_the_published_counts_may_exceed_the_width_by_a_rounding_error():
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(0, 300), st.sampled_from([1e-4, 0.2, 1.0, 50.0]))
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=40),
+    st.integers(0, 300),
+    st.sampled_from([1e-4, 0.2, 1.0, 50.0]),
+)
 def test_counts_add_up_to_the_width_and_follow_the_scores(rewards, width, temperature):
     children = counts(rewards, width, temperature)
     assert sum(children) == width and min(children) >= 0
@@ -57,37 +62,45 @@ def test_finished_and_long_paths_each_take_one_of_the_width():
     ],
 )
 def test_the_card_s_choices(cost, bonus, kept, value):
-    choice = card(cost, bonus)
+    choice = example(cost, bonus)
     assert len(choice.below_M_N) == 3 and select(choice) == kept
     assert choice.value(exact(choice)) == pytest.approx(value, abs=5e-5)
     assert choice.value(greedy(choice)) == pytest.approx(value, abs=5e-5)
 
 
 def test_at_no_cost_everything_is_kept():
-    assert select(card(0.0)) == [0, 1, 2, 3]
+    assert select(example(0.0)) == [0, 1, 2, 3]
 
 
 def random_choice(rng, count):
-    """Candidates below a random tree three levels deep."""
+    """Draw candidates below a random tree three levels deep."""
     rewards = [rng.random() for _ in range(count)]
     above = [("root", a := rng.randrange(3), (a, rng.randrange(3))) for _ in range(count)]
     named = [rng.randrange(4) for _ in range(count)]
     return Choice(
-        shares(rewards, rng.choice([4, 8, 16])), above, named, rng.choice([0, 0.3, 1, 2]), rng.choice([0, 0.4, 1.5])
+        shares(rewards, rng.choice([4, 8, 16])),
+        above,
+        named,
+        rng.choice([0, 0.3, 1, 2]),
+        rng.choice([0, 0.4, 1.5]),
     )
 
 
 def brute(choice):
-    """The highest objective, spelled out: constraints and all."""
+    """Return the highest objective, by the definition with its constraints."""
     count, best = len(choice.worth), -float("inf")
     nodes = sorted({n for path in choice.ancestors for n in path}, key=repr)
     for x in itertools.product((0, 1), repeat=count):
         if not any(x):
             continue
         y = [max(x[i] for i in range(count) if n in choice.ancestors[i]) for n in nodes]
-        z = [max(x[i] for i in range(count) if choice.clusters[i] == k) for k in set(choice.clusters)]
+        z = [
+            max(x[i] for i in range(count) if choice.clusters[i] == k) for k in set(choice.clusters)
+        ]
         cost = choice.cost if choice.cost else -1e-4
-        value = sum(o * a for o, a in zip(choice.worth, x, strict=True)) - cost * (sum(y) + sum(x)) / (len(nodes) + count)
+        value = sum(o * a for o, a in zip(choice.worth, x, strict=True)) - cost * (
+            sum(y) + sum(x)
+        ) / (len(nodes) + count)
         best = max(best, value + choice.bonus * sum(z) / len(z))
     return best
 
@@ -103,11 +116,13 @@ def test_the_greedy_fallback_is_seldom_and_little_worse():
     gaps = []
     for seed in range(200):
         choice = random_choice(random.Random(seed), 12)
-        best, found = choice.value(exact(choice)), choice.value(greedy(choice))
-        assert found <= best + 1e-9 and greedy(choice).any()
-        gaps.append(best - found)
+        best, result = choice.value(exact(choice)), choice.value(greedy(choice))
+        assert result <= best + 1e-9 and greedy(choice).any()
+        gaps.append(best - result)
     missed = [gap for gap in gaps if gap > 1e-9]
-    assert len(missed) <= 0.05 * len(gaps) and sum(gaps) / len(gaps) < 0.005, f"{len(missed)} of {len(gaps)}"
+    assert len(missed) <= 0.05 * len(gaps) and sum(gaps) / len(gaps) < 0.005, (
+        f"{len(missed)} of {len(gaps)}"
+    )
 
 
 def test_many_candidates_go_to_the_fallback():
@@ -125,33 +140,56 @@ def test_an_incomplete_choice_is_refused(sizes):
 def test_clusters_are_joined_by_their_mean_distance():
     near = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.2], [0.0, 1.0]]
     assert clusters(near) == [0, 0, 0, 1]
-    chain = [[1.0, 0.0], [1.0, 0.3], [1.0, 0.7]]  # distances .042, .181 and .063: the last one's mean is .12
-    assert clusters(chain) == [0, 0, 1] and clusters(chain, cut=0.2) == [0, 0, 0] and clusters(chain, cut=0.0) == [0, 1, 2]
+    chain = [
+        [1.0, 0.0],
+        [1.0, 0.3],
+        [1.0, 0.7],
+    ]  # distances .042, .181 and .063: the last one's mean is .12
+    assert (
+        clusters(chain) == [0, 0, 1]
+        and clusters(chain, cut=0.2) == [0, 0, 0]
+        and clusters(chain, cut=0.0) == [0, 1, 2]
+    )
     assert clusters([[3.0, 4.0]]) == [0] and clusters([[1.0, 0.0], [5.0, 0.0]]) == [0, 0]
 
 
 def test_memory_counts_each_node_once():
-    paths = [[("root", 10), ("A", 5), ("a1", 2)], [("root", 10), ("A", 5), ("a2", 3)], [("root", 10), ("B", 7)]]
+    paths = [
+        [("root", 10), ("A", 5), ("a1", 2)],
+        [("root", 10), ("A", 5), ("a2", 3)],
+        [("root", 10), ("B", 7)],
+    ]
     assert kv_tokens(paths) == 10 + 5 + 2 + 3 + 7
 
 
 def as_defined(distance, cut):
-    """Average linkage by its definition: every mean of every two clusters, again after each join."""
+    """Return average linkage by its definition: all means of two clusters anew after each join."""
     groups = [[i] for i in range(len(distance))]
     while len(groups) > 1:
-        pairs = [(distance[np.ix_(a, b)].mean(), i, j) for i, a in enumerate(groups) for j, b in enumerate(groups[:i])]
+        pairs = [
+            (distance[np.ix_(a, b)].mean(), i, j)
+            for i, a in enumerate(groups)
+            for j, b in enumerate(groups[:i])
+        ]
         least, i, j = min(pairs)
         if least > cut:
             break
         groups[j] += groups.pop(i)
-    named = {member: number for number, group in enumerate(sorted(groups, key=min)) for member in group}
+    named = {
+        member: number for number, group in enumerate(sorted(groups, key=min)) for member in group
+    }
     return [named[i] for i in range(len(named))]
 
 
 @settings(deadline=None)
-@given(st.data(), st.integers(0, 14), st.sampled_from([1, 3, 1 << 20]), st.sampled_from([0.1, 0.5, 0.8]))
+@given(
+    st.data(),
+    st.integers(0, 14),
+    st.sampled_from([1, 3, 1 << 20]),
+    st.sampled_from([0.1, 0.5, 0.8]),
+)
 def test_clusters_are_those_of_the_definition(data, many, values, cut):
-    """`values`: how many distances there are; few make ties."""
+    """`values` is the number of different distances; few make ties."""
     ints = data.draw(st.lists(st.integers(0, values), min_size=many * many, max_size=many * many))
     half = np.tril(np.array(ints, float).reshape(many, many), -1) / (1 << values.bit_length() - 1)
     assert linked(half + half.T, cut) == as_defined(half + half.T, cut)
@@ -175,6 +213,10 @@ def test_the_greedy_fallback_ends_whatever_a_node_costs(cost):
         above = [[*path, f"{path[1]}b{rng.integers(3)}"] for path in above]
         kinds = [int(kind) for kind in rng.integers(0, 6, many)]
         choice = Choice(
-            [float(worth) for worth in rng.integers(1, 5, many)], above, kinds, cost, float(rng.choice([1.5, 3 * cost]))
+            [float(worth) for worth in rng.integers(1, 5, many)],
+            above,
+            kinds,
+            cost,
+            float(rng.choice([1.5, 3 * cost])),
         )
         assert greedy(choice).any()

@@ -1,33 +1,23 @@
-"""latr's rules by the numbers of method card 7, its trees, and what a tree may go through on its way."""
+"""latr (arXiv 2510.24302): its rules by numbers, its trees, and interruptions."""
 
 import itertools
-import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from banyan.draws import Draws
 from banyan.errors import InvalidInput
-from banyan.plugins import GrowthBudget, GrowthView
+from banyan.plugins import GrowthBudget
 from banyan.recipe_loader.load import resolve
-from banyan.segment import Finish, Kind
-from banyan.tree import Tree
-from banyan.view import TreeView
+from banyan.segment import Kind
 from methods.generate.latr.lookahead import ForkRule, Likeness
 from methods.generate.latr.policy import Latr
 from methods.generate.latr.similarity import edit_distance
-from tests.methods.generate.forests import Hand, grow_anyhow
-from tests.rollout.growing import ENDING, ENDLESS, IID, engine, grow, shape, spec, survivors
+from tests.methods.generate.forests import Hand
+from tests.methods.generate.latr_chains import BOTH, DIGITS, LATR, LETTERS, SMALL
+from tests.rollout.growing import IID, engine, grow, spec
 
-LATR = "methods.generate.latr.policy:Latr"
-# x's, in which a digit may stand where the model is unsure: it goes on as before; behind a letter it does not
-DIGITS = {"": {"x": 1.0}, "xxx": {"1": 0.55, "2": 0.45}, "1": {"x": 1.0}, "2": {"x": 1.0}}
-LETTERS = {"": {"x": 1.0}, "xxx": {"a": 0.55, "b": 0.45}, "a": {"a": 1.0}, "b": {"b": 1.0}}
-BOTH = {"": {"x": 1.0}, "xxx": {"1": 0.55, "2": 0.45}, "1": {"y": 1.0}, "2": {"y": 1.0}, "y": {"y": 1.0}}
 BOTH |= {"yyyy": {"a": 0.5, "b": 0.3, "": 0.2}, "a": {"a": 0.9, "": 0.1}, "b": {"b": 0.6, "x": 0.4}}
-SMALL = {"width": 4, "preset": "countdown", "chunk": 3, "ages": [4, 6], "tau_rel": 0.3, "force_return": 20}
 
 
 def greedy(segment):
@@ -35,8 +25,12 @@ def greedy(segment):
 
 
 def opened(grower):
-    """What stands before each forced token, and the token."""
-    return {grower.tokenizer.decode(grower.tree.prefix_tokens(s.id, 1)) for s in grower.tree if s.kind is Kind.FORCED}
+    """Return the text before each forced token, and the token."""
+    return {
+        grower.tokenizer.decode(grower.tree.prefix_tokens(s.id, 1))
+        for s in grower.tree
+        if s.kind is Kind.FORCED
+    }
 
 
 def answers(grower):
@@ -45,7 +39,13 @@ def answers(grower):
 
 def test_a_runner_up_opens_a_branch_iff_it_is_likely_and_near_to_the_first():
     rule = ForkRule(0.25, 0.15)
-    p = [[0.45, 0.35, 0.1], [0.60, 0.30, 0.1], [0.375, 0.25, 0.1], [0.5, 0.375, 0.1], [0.2, 0.2, 0.1]]
+    p = [
+        [0.45, 0.35, 0.1],
+        [0.60, 0.30, 0.1],
+        [0.375, 0.25, 0.1],
+        [0.5, 0.375, 0.1],
+        [0.2, 0.2, 0.1],
+    ]
     assert rule.fires(p)[:, 1].tolist() == [True, False, False, True, False]
     assert not ForkRule(0.25, 0.125).fires([[0.5, 0.375]])[0, 1], "equal to τ_rel is no"
     assert ForkRule(0.05, 0.4, candidates=3).fires(p)[0].tolist() == [True, True, True]
@@ -66,9 +66,26 @@ def test_branches_that_are_too_alike():
 def test_presets_and_the_share_of_the_tree():
     math, countdown = Latr(), Latr(preset="countdown")
     assert (math.rule, countdown.rule) == (ForkRule(0.15, 0.25), ForkRule(0.25, 0.15))
-    assert math.likeness == Likeness(0.0, 0.2, 0.5) and countdown.likeness == Likeness(0.4, 1.0, 1.0)
-    assert [math.leaves_of_the_tree(8, s) for s in (0, 99, 100, 199, 200, 300, 9000)] == [8, 8, 6, 6, 4, 2, 2]
-    assert [countdown.leaves_of_the_tree(8, s) for s in (0, 10, 20, 80, 199, 200)] == [8, 6, 4, 2, 2, 0]
+    assert math.likeness == Likeness(0.0, 0.2, 0.5) and countdown.likeness == Likeness(
+        0.4, 1.0, 1.0
+    )
+    assert [math.leaves_of_the_tree(8, s) for s in (0, 99, 100, 199, 200, 300, 9000)] == [
+        8,
+        8,
+        6,
+        6,
+        4,
+        2,
+        2,
+    ]
+    assert [countdown.leaves_of_the_tree(8, s) for s in (0, 10, 20, 80, 199, 200)] == [
+        8,
+        6,
+        4,
+        2,
+        2,
+        0,
+    ]
     own = Latr(eta={"0": 0.5, "7": 1.0})  # as a stored recipe has it: JSON knows no other keys
     assert [own.leaves_of_the_tree(8, s) for s in (6, 7)] == [4, 8]
     assert Latr(eta={0: 0.25}).leaves_of_the_tree(4, 0) == 0, "a tree of one is an ordinary sample"
@@ -77,9 +94,16 @@ def test_presets_and_the_share_of_the_tree():
 def test_a_branch_that_goes_on_as_its_parent_is_deleted_and_one_that_does_not_is_kept():
     grower, _ = grow(spec(LATR, SMALL, 24), engine({"chain": DIGITS}))
     assert len(opened(grower)) >= 3 and all(text.endswith("2") for text in opened(grower))
-    on_paths = {s.id: s for leaf in grower.leaves for s in grower.tree.lineage(leaf.segment) if s.kind is Kind.FORCED}
+    on_paths = {
+        s.id: s
+        for leaf in grower.leaves
+        for s in grower.tree.lineage(leaf.segment)
+        if s.kind is Kind.FORCED
+    }
     places = [len(grower.tree.prefix_tokens(s.parent, s.fork)) - 3 for s in on_paths.values()]
-    assert min(places, default=20) > 20 - 4, "only those that were too young at the end of the tree are left"
+    assert min(places, default=20) > 20 - 4, (
+        "only those that were too young at the end of the tree are left"
+    )
     grower, _ = grow(spec(LATR, SMALL, 24), engine({"chain": LETTERS}))
     assert set(answers(grower)) == {"xxx" + "a" * 21, "xxx" + "b" * 21}
 
@@ -87,7 +111,9 @@ def test_a_branch_that_goes_on_as_its_parent_is_deleted_and_one_that_does_not_is
 def test_what_grew_from_a_deleted_branch_is_deleted_with_it():
     grower, _ = grow(spec(LATR, SMALL | {"ages": [6]}, 24), engine({"chain": DIGITS}))
     forced = {s.id for s in grower.tree if s.kind is Kind.FORCED}
-    assert any(len(forced & {a.id for a in grower.tree.lineage(s)}) == 2 for s in forced), "one branched in its six tokens"
+    assert any(len(forced & {a.id for a in grower.tree.lineage(s)}) == 2 for s in forced), (
+        "one branched in its six tokens"
+    )
     places = [
         len(grower.tree.prefix_tokens(s.parent, s.fork)) - 3
         for leaf in grower.leaves
@@ -101,22 +127,33 @@ def test_branches_that_have_ended_are_not_compared():
     chain = DIGITS | {"1xx": {"": 1.0}, "2xx": {"": 1.0}}
     grower, _ = grow(spec(LATR, SMALL | {"width": 2, "ages": [4]}, 24), engine({"chain": chain}))
     assert answers(grower) == ["xxx1xx", "xxx2xx"], "alike but for a digit"
-    assert any(s.kind is Kind.FORCED for leaf in grower.leaves for s in grower.tree.lineage(leaf.segment))
+    assert any(
+        s.kind is Kind.FORCED for leaf in grower.leaves for s in grower.tree.lineage(leaf.segment)
+    )
 
 
 def test_greedy_tokens_are_of_a_distribution_with_one_token():
     grower, _ = grow(spec(LATR, SMALL, 24), engine({"chain": BOTH}))
     segments = [s for s in grower.tree if greedy(s)]
-    assert segments and all(s.sampling.truncated and not s.sampled_logprobs_T.any() for s in segments)
+    assert segments and all(
+        s.sampling.truncated and not s.sampled_logprobs_T.any() for s in segments
+    )
     assert all(len(s.sampled_logprobs_T) == len(s) for s in segments)
     unsure = next(s for s in segments if "1" in s.text)
     assert unsure.logprobs_T[unsure.text.index("1")] == pytest.approx(np.log(0.55), abs=1e-3)
     tails = [s for s in grower.tree if s.kind is Kind.POLICY and not greedy(s)]
-    assert tails and all(s.sampling.temperature == 1 and not len(s.sampled_logprobs_T) for s in tails)
+    assert tails and all(
+        s.sampling.temperature == 1 and not len(s.sampled_logprobs_T) for s in tails
+    )
 
 
 def test_a_policy_that_truncates_must_be_allowed_by_the_recipe():
-    data = {"name": "x", "model": "none", "task": {"name": "arithmetic"}, "generate": {"policy": LATR}}
+    data = {
+        "name": "x",
+        "model": "none",
+        "task": {"name": "arithmetic"},
+        "generate": {"policy": LATR},
+    }
     with pytest.raises(InvalidInput, match="allow_truncated_sampling: true"):
         resolve(data)
     assert resolve(data | {"allow_truncated_sampling": True}).generate.policy == LATR
@@ -126,15 +163,29 @@ def test_the_tree_does_not_depend_on_its_chunks():
     trees = []
     for chunk in (1, 2, 5, 64):
         grower, _ = grow(spec(LATR, SMALL | {"chunk": chunk}, 24), engine({"chain": BOTH}))
-        places = sorted(len(grower.tree.prefix_tokens(s.id, 1)) for s in grower.tree if s.kind is Kind.FORCED)
+        places = sorted(
+            len(grower.tree.prefix_tokens(s.id, 1)) for s in grower.tree if s.kind is Kind.FORCED
+        )
         trees.append((opened(grower), places))
     assert all(tree == trees[0] for tree in trees) and trees[0][1]
 
 
 def test_second_choices_come_before_third_ones_by_row_while_there_is_room():
     chain = {"": dict.fromkeys("abc", 1 / 3)}
-    more = {"tau_abs": 0.1, "tau_rel": 0.9, "candidates": 3, "chunk": 4, "ages": [9], "edit_distance": 0.0}
-    for width, forced in ((2, {"b"}), (3, {"b", "c"}), (4, {"b", "c", "ab"}), (6, {"b", "c", "ab", "bb", "cb"})):
+    more = {
+        "tau_abs": 0.1,
+        "tau_rel": 0.9,
+        "candidates": 3,
+        "chunk": 4,
+        "ages": [9],
+        "edit_distance": 0.0,
+    }
+    for width, forced in (
+        (2, {"b"}),
+        (3, {"b", "c"}),
+        (4, {"b", "c", "ab"}),
+        (6, {"b", "c", "ab", "bb", "cb"}),
+    ):
         grower, _ = grow(spec(LATR, SMALL | more | {"width": width}, 24), engine({"chain": chain}))
         assert {text.removeprefix("go\n") for text in opened(grower)} == forced
         assert len(grower.leaves) == width
@@ -167,81 +218,26 @@ def test_the_share_of_independent_samples_starts_at_the_prompt_at_once():
     assert sorted(e.sampling.temperature for e in plan.expansions) == [0.0] + [1.0] * 4
     assert [e.sampling.max_new_tokens for e in plan.expansions] == [10] * 4 + [10]
     narrow = Latr(width=8).plan(hand.view(), GrowthBudget(max_leaves=3, step=250), Draws(1))
-    assert sorted(e.sampling.temperature for e in narrow.expansions) == [0.0, 1.0], "round(1.5) = 2 leaves of the tree"
+    assert sorted(e.sampling.temperature for e in narrow.expansions) == [0.0, 1.0], (
+        "round(1.5) = 2 leaves of the tree"
+    )
 
 
 def test_latr_leaves_differ_more_than_independent_samples_on_the_reconverging_model():
-    """A lookahead of 10 frees the slots that digits took before the next letter; then all eight endings are found."""
+    """A lookahead of 10 frees the slots of digits before the next letter; then all eight endings
+    occur."""
     lookahead = {"width": 8, "preset": "countdown", "chunk": 8, "ages": [10]}
     means, endings = {}, {}
     for name, policy in ((LATR, lookahead), (IID, {"width": 8})):
-        grown = [grow(spec(name, policy, 128, seed), engine({"toy": "reconverging"}))[0] for seed in range(6)]
+        grown = [
+            grow(spec(name, policy, 128, seed), engine({"toy": "reconverging"}))[0]
+            for seed in range(6)
+        ]
         pairs = [pair for grower in grown for pair in itertools.combinations(answers(grower), 2)]
         means[name] = np.mean([edit_distance(a, b) / max(len(a), len(b)) for a, b in pairs])
         endings[name] = [len({text[-1] for text in answers(grower)}) for grower in grown]
     assert set(endings[LATR]) == {8} and np.mean(endings[IID]) < 7
     assert means[LATR] > means[IID] + 0.02, means
-
-
-SETTINGS = st.fixed_dictionaries(
-    {
-        "width": st.integers(1, 7),
-        "chunk": st.integers(1, 7),
-        "candidates": st.integers(2, 3),
-        "ages": st.sampled_from([[], [1], [2, 4], [3, 5]]),
-        "tau_abs": st.sampled_from([0.05, 0.25]),
-        "tau_rel": st.sampled_from([0.15, 0.6]),
-        "preset": st.sampled_from(["math", "countdown"]),
-        "force_return": st.integers(1, 20),
-        "eta": st.sampled_from([{0: 1.0}, {0: 0.6}, {0: 0.0}]),
-    }
-)
-CHAINS = st.sampled_from([DIGITS, LETTERS, BOTH, ENDING["chain"], ENDLESS["chain"]])
-RANDOM = st.integers(0, 10**6).map(random.Random)
-
-
-@settings(max_examples=40, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(1, 16), st.integers(0, 10**6), RANDOM)
-def test_leaves_are_exactly_n_whatever_ends_and_cuts_the_paths(policy, chain, most, seed, rng):
-    grower = grow_anyhow(spec(LATR, policy, most, seed), engine({"chain": chain}), rng, cuts=0.2)
-    assert len(grower.leaves) == policy["width"]
-    TreeView(grower.tree, list(grower.leaves), {})  # no two leaves end at the same token
-    for leaf in grower.leaves:
-        assert 1 <= len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root) <= most
-
-
-@settings(max_examples=40, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(0, 10**6), RANDOM)
-def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
-    given_spec = spec(LATR, policy, 14, seed)
-    whole, _ = grow(given_spec, engine({"chain": chain}))
-    assert shape(grow_anyhow(given_spec, engine({"chain": chain}), rng)) == shape(whole)
-    part = survivors(whole.tree, rng)
-    if part.root is None:
-        return
-    view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
-        b = expansion.branch
-        assert part.at(b.parent, b.fork, b.ordinal) is None and whole.tree.at(b.parent, b.fork, b.ordinal) is not None
-    assert {mark.leaf for mark in plan.leaves} <= set(whole.leaves)
-    same = not any(s.kind is Kind.FORCED and s.finish is not Finish.STOP and s.id not in part.children for s in part)
-    again, _ = grow(given_spec, engine({"chain": chain}, max_branches=2), part)
-    assert len(again.leaves) == policy["width"]
-    assert shape(again) == shape(whole) or not same  # what followed a forced token alone is drawn again elsewhere
-
-
-@settings(max_examples=15, deadline=None)
-@given(SETTINGS, CHAINS, st.integers(0, 10**6))
-def test_no_more_than_n_branches_live(policy, chain, seed):
-    given_spec = spec(LATR, policy, 14, seed)
-    whole, _ = grow(given_spec, engine({"chain": chain}))
-    order = list(whole.tree)
-    for count in range(1, min(len(order), 40) + 1):
-        view = GrowthView(Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling)
-        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-        assert len(plan.expansions) + len(plan.leaves) <= policy["width"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A planner that is told what is new says what the plan of the whole tree says, after each event, whatever came first."""
+"""A planner that gets the news equals the plan of the whole tree after each event."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,9 @@ SETTINGS = {
     "treepo-eager": POLICIES[EAGER],
     "iid": st.fixed_dictionaries({"width": st.integers(1, 6)}),
     "dars": st.fixed_dictionaries({"width": st.integers(1, 5), "max_width": st.integers(5, 12)}),
-    "scope": st.fixed_dictionaries({"width": st.integers(1, 5), "most": st.integers(1, 3), "least": st.just(0.2)}),
+    "scope": st.fixed_dictionaries(
+        {"width": st.integers(1, 5), "most": st.integers(1, 3), "least": st.just(0.2)}
+    ),
     "rounds": st.fixed_dictionaries({"start": st.integers(2, 4), "most": st.integers(4, 9)}),
     "treepo": st.fixed_dictionaries(
         {
@@ -55,7 +57,11 @@ SETTINGS = {
         }
     ),
     "arrol": st.fixed_dictionaries(
-        {"width": st.integers(1, 7), "detect": st.integers(1, 9), "keep": st.sampled_from([0.2, 0.5, 1.0])}
+        {
+            "width": st.integers(1, 7),
+            "detect": st.integers(1, 9),
+            "keep": st.sampled_from([0.2, 0.5, 1.0]),
+        }
     ),
     "ets": st.fixed_dictionaries(
         {
@@ -81,7 +87,9 @@ SETTINGS = {
         }
     ),
 }
-ANY = st.sampled_from(sorted(SETTINGS)).flatmap(lambda name: st.tuples(st.just(name), SETTINGS[name]))
+ANY = st.sampled_from(sorted(SETTINGS)).flatmap(
+    lambda name: st.tuples(st.just(name), SETTINGS[name])
+)
 SEEDS = st.integers(0, 10**6)
 RANDOMS = SEEDS.map(random.Random)
 MOST, EVERY = 14, GrowthBudget(final=True)
@@ -89,14 +97,16 @@ MOST, EVERY = 14, GrowthBudget(final=True)
 
 def test_every_policy_with_a_planner_is_here():
     policies = {name: registry.find("generate", name) for name in registry.names("generate")}
-    assert {name for name, policy in policies.items() if hasattr(policy, "planner")} == set(SETTINGS)
+    assert {name for name, policy in policies.items() if hasattr(policy, "planner")} == set(
+        SETTINGS
+    )
 
 
 @dataclass
 class World:
-    """An engine that answers expansions with facts drawn from their branch alone: anything, cut anywhere, and yet facts.
+    """Engine that answers expansions with facts drawn from their branch alone, cut anywhere.
 
-    What a resumed tree lacks is sampled again, the same.
+    Missing parts of a resumed tree are sampled again, the same.
     """
 
     seed: int
@@ -107,25 +117,35 @@ class World:
 
     def __post_init__(self):
         self.tree.add(Segment(b"tree", b"", 0, 0, Kind.PROMPT, np.array([1, 2])))
-        given = self.leaves, self.rewards, Sampling(max_new_tokens=MOST), self.repairs
-        self.view = GrowthView(self.tree, self.seed, MOST, set(), *given)
+        actual = self.leaves, self.rewards, Sampling(max_new_tokens=MOST), self.repairs
+        self.view = GrowthView(self.tree, self.seed, MOST, set(), *actual)
 
     def answer(self, expansion: Expansion) -> list[Segment]:
-        """The segments that an expansion becomes, in the tree now: of forced tokens, and of sampled ones."""
-        branch, made = expansion.branch, list[Segment]()
+        """Add the segments of an expansion to the tree: of forced tokens, and of sampled ones."""
+        branch, created = expansion.branch, list[Segment]()
         draw = random.Random(key(self.seed, "world", branch.parent, branch.fork, branch.ordinal))
         if expansion.forced:
             ends = draw.random() < 0.1
             finish = Finish.STOP if ends else Finish.BOUNDARY
-            made.append(self._segment(branch, expansion, list(expansion.forced), finish, draw, Kind.FORCED))
+            created.append(
+                self._segment(branch, expansion, list(expansion.forced), finish, draw, Kind.FORCED)
+            )
             if ends or draw.random() < 0.3:  # of what followed, a crash left nothing
-                return self._added(made)
-            branch = Branch(made[0].id, len(made[0]), 0)
+                return self._added(created)
+            branch = Branch(created[0].id, len(created[0]), 0)
         most = expansion.sampling.max_new_tokens
         count = most if draw.random() < 0.6 else draw.randint(1, most)
-        finish = Finish.BOUNDARY if count == most else draw.choice([Finish.STOP, Finish.STOP, Finish.ABORTED])
-        made.append(self._segment(branch, expansion, [draw.randint(1, 3) for _ in range(count)], finish, draw))
-        return self._added(made)
+        finish = (
+            Finish.BOUNDARY
+            if count == most
+            else draw.choice([Finish.STOP, Finish.STOP, Finish.ABORTED])
+        )
+        created.append(
+            self._segment(
+                branch, expansion, [draw.randint(1, 3) for _ in range(count)], finish, draw
+            )
+        )
+        return self._added(created)
 
     def _added(self, made):
         for segment in made:
@@ -134,7 +154,9 @@ class World:
 
     def _segment(self, at, expansion, tokens, finish, draw, kind=Kind.POLICY):
         count, top = len(tokens), expansion.signals.top
-        p = np.array([sorted(draw.choices([0.02, 0.1, 0.2, 0.4], k=top), reverse=True) for _ in tokens]).reshape(count, top)
+        p = np.array(
+            [sorted(draw.choices([0.02, 0.1, 0.2, 0.4], k=top), reverse=True) for _ in tokens]
+        ).reshape(count, top)
         return Segment(
             *(b"tree", at.parent, at.fork, at.ordinal, kind, np.array(tokens)),
             logprobs_T=np.array([draw.choice([-0.1, -1.0, -2.0]) for _ in tokens]),
@@ -145,16 +167,20 @@ class World:
             signals=Signals(
                 np.tile(np.arange(1, top + 1), (count, 1)) if top else np.zeros((0, 0)),
                 np.log(p) if top else np.zeros((0, 0)),
-                np.array([draw.choice([-0.5, 0.0, 0.5]) for _ in tokens if expansion.signals.semantic]),
+                np.array(
+                    [draw.choice([-0.5, 0.0, 0.5]) for _ in tokens if expansion.signals.semantic]
+                ),
                 np.array([draw.choice([0.1, 0.5, 0.9]) for _ in tokens if expansion.signals.head]),
             ),
         )
 
     def reward(self, leaf: Leaf) -> float | None:
-        return random.Random(key(self.seed, "reward", leaf.segment, leaf.end)).choice([0.0, 0.0, 1.0, None])
+        return random.Random(key(self.seed, "reward", leaf.segment, leaf.end)).choice(
+            [0.0, 0.0, 1.0, None]
+        )
 
     def score(self, leaf: Leaf) -> None:
-        """A leaf's reward, and for a wrong one a repair somewhere on its path, or none."""
+        """Return a leaf's reward, and for a wrong one a repair somewhere on its path, or none."""
         self.rewards[leaf] = self.reward(leaf)
         draw = random.Random(key(self.seed, "repair", leaf.segment, leaf.end))
         if self.rewards[leaf] == 0.0 and draw.random() < 0.8:
@@ -165,18 +191,24 @@ class World:
             self.repairs[leaf] = Repaired(place, forced, draw.randint(1, steps), steps)
 
     def resumed(self, rng: random.Random) -> "World":
-        """What a store may have of it."""
-        again = World(self.seed)
+        """Return a part of the tree that a store may have."""
+        repeated = World(self.seed)
         for segment in survivors(self.tree, rng):
-            again.tree.add(segment)
-        again.rewards |= {leaf: value for leaf, value in self.rewards.items() if leaf.segment in again.tree.segments}
-        again.repairs |= {leaf: one for leaf, one in self.repairs.items() if leaf in again.rewards}
-        return again
+            repeated.tree.add(segment)
+        repeated.rewards |= {
+            leaf: value
+            for leaf, value in self.rewards.items()
+            if leaf.segment in repeated.tree.segments
+        }
+        repeated.repairs |= {
+            leaf: item for leaf, item in self.repairs.items() if leaf in repeated.rewards
+        }
+        return repeated
 
 
 @dataclass
 class Heard:
-    """All that a planner said."""
+    """Sum of a planner's plans."""
 
     asked: dict[Branch, Expansion] = field(default_factory=dict)
     marks: dict[Leaf, str] = field(default_factory=dict)
@@ -184,7 +216,9 @@ class Heard:
 
     def hear(self, plan: Plan) -> None:
         new = {e.branch: e for e in plan.expansions}
-        assert len(new) == len(plan.expansions) and not set(new) & set(self.asked), "nothing is asked for twice"
+        assert len(new) == len(plan.expansions) and not set(new) & set(self.asked), (
+            "nothing is asked for twice"
+        )
         self.asked |= new
         for mark in plan.leaves:
             assert mark.leaf not in self.marks, "nothing is marked twice"
@@ -193,7 +227,7 @@ class Heard:
         self.dropped |= set(plan.dropped)
 
     def is_all_of(self, plan: Plan, said: Plan, world: World) -> None:
-        """Whether that is what the plan of the whole tree says."""
+        """Return whether it equals the plan of the whole tree."""
         at = world.tree.at
         lacking = {b: e for b, e in self.asked.items() if at(b.parent, b.fork, b.ordinal) is None}
         assert lacking == {e.branch: e for e in plan.expansions}
@@ -202,36 +236,45 @@ class Heard:
 
 
 def grown(name, of, seed, rng, room=EVERY):
-    """Grows a tree by a planner, with a crash now and then; compares it with a new plan after each event."""
+    """Grow a tree by a planner with crashes, and compare it with a new plan after each event."""
     policy, world = registry.build("generate", name, of), World(seed)
     needs_scores = getattr(policy, "needs_scores", False)
-    planner, heard, news, events = None, Heard(), News(), 0
+    planner = None
+    heard = Heard()
+    news = News()
+    events = 0
     while True:
         if planner is None:
             planner, heard, news = policy.planner(world.view, room, Draws(seed)), Heard(), News()
-        said = planner.plan(news)
-        heard.hear(said)
+        output = planner.plan(news)
+        heard.hear(output)
         world.leaves |= heard.marks
         whole = [policy.plan(world.view, room, Draws(seed)) for _ in range(2)]
         assert whole[0] == whole[1]
-        heard.is_all_of(whole[0], said, world)
-        if said.done:
+        heard.is_all_of(whole[0], output, world)
+        if output.done:
             return heard, world
         events += 1
         assert events < 500, "the tree is never grown"
         if rng.random() < 0.03:
             world, planner = world.resumed(rng), None
             continue
-        flying = [e for e in heard.asked.values() if world.tree.at(e.branch.parent, e.branch.fork, e.branch.ordinal) is None]
+        flying = [
+            e
+            for e in heard.asked.values()
+            if world.tree.at(e.branch.parent, e.branch.fork, e.branch.ordinal) is None
+        ]
         ended = rng.sample(flying, rng.randint(min(1, len(flying)), min(3, len(flying))))
         gone = [e.branch for e in ended if rng.random() < 0.1]
-        made = [segment for e in ended if e.branch not in gone for segment in world.answer(e)]
+        created = [segment for e in ended if e.branch not in gone for segment in world.answer(e)]
         for branch in gone:  # it must be asked for again
             del heard.asked[branch]
-        scored = [f for f in heard.marks if needs_scores and f not in world.rewards and rng.random() < 0.5]
+        scored = [
+            f for f in heard.marks if needs_scores and f not in world.rewards and rng.random() < 0.5
+        ]
         for leaf in scored:
             world.score(leaf)
-        news = News(made, scored, gone)
+        news = News(created, scored, gone)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -245,7 +288,9 @@ def test_after_each_event_a_planner_has_said_what_a_new_plan_says(name, data, se
 @given(ANY, SEEDS, RANDOMS, st.integers(0, 5), st.integers(0, 300))
 def test_a_planner_keeps_to_its_room(policy, seed, rng, most, step):
     heard, _ = grown(*policy, seed, rng, GrowthBudget(most, step, final=True))
-    assert len(heard.marks) - len(heard.dropped) <= max(most, policy[1].get("max_width", 0), policy[1].get("start", 0))
+    assert len(heard.marks) - len(heard.dropped) <= max(
+        most, policy[1].get("max_width", 0), policy[1].get("start", 0)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -271,13 +316,13 @@ def test_the_order_of_leaves_does_not_tell_which_ended_first():
 
 
 def leaves_in_order(given_spec, most):
-    one = engine(ENDING, max_branches=most)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), one.tokenizer, "test")
+    item = engine(ENDING, max_branches=most)
+    grower = Grower(given_spec, Tree(given_spec.tree_id), item.tokenizer, "test")
     step = grower.start()
     while step.grown is None:
         for request in reversed(step.requests):
-            one.submit(request)
-        step = grower.ended(one.step())
+            item.submit(request)
+        step = grower.ended(item.step())
     return step.grown
 
 
@@ -287,4 +332,6 @@ def test_a_policy_cannot_change_its_view():
     for shown in (grower._view.leaves, grower._view.rewards):
         with pytest.raises(TypeError):
             shown[Leaf(b"", 0)] = ""
-    assert not hasattr(grower._view.in_flight, "add") and len(grower._view.in_flight) == len(grower.in_flight)
+    assert not hasattr(grower._view.in_flight, "add") and len(grower._view.in_flight) == len(
+        grower.in_flight
+    )

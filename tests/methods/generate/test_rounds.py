@@ -1,4 +1,4 @@
-"""rounds: as many leaves as there is room for, never fewer than before, the same tree however it is interrupted."""
+"""rounds: as many leaves as the budget allows, and one tree however it is interrupted."""
 
 import random
 from dataclasses import replace
@@ -28,12 +28,12 @@ def room(leaves, round, final=False):
 
 
 def rooms(leaves):
-    """What control gives: a round each, the last one is final."""
+    """Return control's budgets, one a round, the last of them final."""
     return [room(n, number + 1, number + 1 == len(leaves)) for number, n in enumerate(leaves)]
 
 
 def sampled(grower, step, given_engine):
-    """Until the tree waits or is grown: its records, and the last step."""
+    """Sample until the tree waits or is grown; return its records and the last step."""
     records = [*step.plans]
     while step.requests or grower.in_flight:
         for request in step.requests:
@@ -44,13 +44,13 @@ def sampled(grower, step, given_engine):
 
 
 def grown(given_spec, leaves, tree=None, given_engine=None):
-    """A tree to its end, with the records of its plans."""
+    """Grow a tree to its end; return it with the records of its plans."""
     given_engine = given_engine or engine(ENDING)
     grower = Grower(given_spec, tree or Tree(given_spec.tree_id), given_engine.tokenizer, "n")
     records, step = sampled(grower, grower.start(), given_engine)
-    for one in rooms(leaves):
+    for item in rooms(leaves):
         assert grower.lacks_budget and grower.waits and step.grown is None
-        more, step = sampled(grower, grower.budget_granted(one), given_engine)
+        more, step = sampled(grower, grower.budget_granted(item), given_engine)
         records += more
     assert step.grown is not None and not grower.waits
     return grower, records
@@ -68,11 +68,12 @@ def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
 def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_spec = spec(ROUNDS, SMALL, 6, seed)
     grower, records = grown(given_spec, leaves)
-    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.budgets(given_spec, records)
-    for record, view, one in zip(records, views, given_rooms, strict=True):
-        assert view_digest.digest(view, budget=one) == record.view_digest
-        plan = given_spec.policy.plan(view, one, Draws(seed))
-        assert plan == given_spec.policy.plan(view, one, Draws(seed)) and plan.done == record.done
+    views = plan_log.views(given_spec, grower.tree, records)
+    given_rooms = plan_log.budgets(given_spec, records)
+    for record, view, item in zip(records, views, given_rooms, strict=True):
+        assert view_digest.digest(view, budget=item) == record.view_digest
+        plan = given_spec.policy.plan(view, item, Draws(seed))
+        assert plan == given_spec.policy.plan(view, item, Draws(seed)) and plan.done == record.done
         missing = {e.branch for e in plan.expansions} - view.in_flight
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
         assert missing == {plan_log.branch_from_wire(e.branch) for e in record.expansions}
@@ -91,12 +92,12 @@ def test_a_tree_resumed_with_its_room_grows_into_the_same_tree(leaves, seed, rng
     whole, _ = grown(given_spec, leaves)
     known = rng.randrange(len(leaves))
     part, given_engine = survivors(whole.tree, rng), engine(ENDING)
-    again = Grower(given_spec, part, given_engine.tokenizer, "m", 2, grant=rooms(leaves)[known])
-    _, step = sampled(again, again.start(), given_engine)
-    assert len(again.leaves) >= min(9, max(2, leaves[known]))
-    for one in rooms(leaves)[known + 1 :]:
-        _, step = sampled(again, again.budget_granted(one), given_engine)
-    assert step.grown is not None and shape(again) == shape(whole)
+    resumed = Grower(given_spec, part, given_engine.tokenizer, "m", 2, grant=rooms(leaves)[known])
+    _, step = sampled(resumed, resumed.start(), given_engine)
+    assert len(resumed.leaves) >= min(9, max(2, leaves[known]))
+    for item in rooms(leaves)[known + 1 :]:
+        _, step = sampled(resumed, resumed.budget_granted(item), given_engine)
+    assert step.grown is not None and shape(resumed) == shape(whole)
 
 
 @settings(max_examples=40, deadline=None)
@@ -109,7 +110,10 @@ def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
             return given_spec.policy.plan(view, GrowthBudget(7, 0, True), draws)
 
     grower = grow_anyhow(replace(given_spec, policy=Given()), engine(ENDLESS), rng, cuts=0.3)
-    lengths = {len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root) for leaf in grower.leaves}
+    lengths = {
+        len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
+        for leaf in grower.leaves
+    }
     assert len(grower.leaves) == 7 and lengths == {6}
 
 
@@ -123,11 +127,13 @@ def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
     assert step.grown is not None and len(step.grown) == 3 and not grower.waits
     (plan,) = step.plans
     assert plan.done and plan.room_lapsed
-    (one,) = plan_log.budgets(given_spec, [plan])
-    assert one.final
+    (item,) = plan_log.budgets(given_spec, [plan])
+    assert item.final
 
 
-@pytest.mark.parametrize("wrong", [{"start": 1}, {"start": 5, "most": 4}, {"most": 2.5}, {"start": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"start": 1}, {"start": 5, "most": 4}, {"most": 2.5}, {"start": True}]
+)
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(InvalidInput):
         spec(ROUNDS, wrong)

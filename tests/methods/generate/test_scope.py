@@ -1,4 +1,4 @@
-"""scope: which failures are repaired, where, what stands in the group afterwards; resumed, logged, made again."""
+"""scope: repaired failures, their places, and the group afterwards; resumed, logged, repeated."""
 
 from math import comb
 
@@ -31,7 +31,12 @@ def repaired(step: int, steps: int) -> Repaired:
 
 def test_the_most_right_ones_are_repaired_and_never_from_the_first_step() -> None:
     policy = Scope(8, most=2, least=0.3)
-    repairs = {leaf(0): repaired(1, 9), leaf(1): repaired(2, 4), leaf(2): repaired(3, 4), leaf(3): repaired(3, 4)}
+    repairs = {
+        leaf(0): repaired(1, 9),
+        leaf(1): repaired(2, 4),
+        leaf(2): repaired(3, 4),
+        leaf(3): repaired(3, 4),
+    }
     failed = [leaf(n) for n in range(5)]  # nobody knows what is wrong with the last
     assert policy.chosen(failed, repairs) == [leaf(2), leaf(3)]
     assert Scope(8, most=9).chosen(failed, repairs) == [leaf(2), leaf(3)], "a quarter is below 0.3"
@@ -39,7 +44,7 @@ def test_the_most_right_ones_are_repaired_and_never_from_the_first_step() -> Non
 
 
 def test_recycling_moves_groups_without_a_lesson_to_those_with_one() -> None:
-    """The card's figures: p = 0.05, G = 8: .6634 all wrong, .3366 teach; with q = 0.6 recyclable .7346."""
+    """p = 0.05, G = 8: .6634 all wrong, .3366 teach; with q = 0.6 recyclable .7346."""
     p, n, q = 0.05, 8, 0.6
     policy, failed = Scope(n, most=1), [leaf(i) for i in range(n)]
     right = [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
@@ -59,12 +64,12 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 
 
 def sampled(grower: Grower, step: GrowthStep) -> GrowthStep:
-    """Steps until nothing is in flight; the last of them."""
-    one = engine(ENDLESS)
+    """Step until nothing is in flight; return the last step."""
+    item = engine(ENDLESS)
     while step.requests or grower.in_flight:
         for request in step.requests:
-            one.submit(request)
-        step = grower.ended(one.step())
+            item.submit(request)
+        step = grower.ended(item.step())
         RECORDS.extend(step.plans)
     return step
 
@@ -73,9 +78,9 @@ RECORDS: list[tree_pb2.PlanRecord] = []
 
 
 def begun(tree: Tree | None = None) -> Grower:
-    given = spec(SCOPE, {"width": 3, "most": 1}, LENGTH)
+    actual = spec(SCOPE, {"width": 3, "most": 1}, LENGTH)
     RECORDS.clear()
-    grower = Grower(given, tree or Tree(given.tree_id), engine(ENDLESS).tokenizer, "n")
+    grower = Grower(actual, tree or Tree(actual.tree_id), engine(ENDLESS).tokenizer, "n")
     first = grower.start()
     RECORDS.extend(first.plans)
     step = sampled(grower, first)
@@ -84,7 +89,9 @@ def begun(tree: Tree | None = None) -> Grower:
 
 
 def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, TextRepair]) -> list[LeafScore]:
-    return [LeafScore(leaf, "steps", float(leaf in right), repairs.get(leaf)) for leaf in grower.leaves]
+    return [
+        LeafScore(leaf, "steps", float(leaf in right), repairs.get(leaf)) for leaf in grower.leaves
+    ]
 
 
 def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, TextRepair]) -> GrowthStep:
@@ -97,37 +104,48 @@ FIX = TextRepair(keep=5, text="xyz", step=3, steps=4)
 
 
 def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
-    """The leaf that failed and the leaf of its repair, after one of three was scored wrong."""
+    """Return the failed leaf and the leaf of its repair, after one of three was scored wrong."""
     wrong = list(grower.leaves)[1]
     text = grower.completion(wrong)
     step = sampled(grower, scored(grower, set(grower.leaves) - {wrong}, {wrong: FIX}))
     assert step.grown is None and grower.lacks_scores, "the repair waits for its score"
-    made = list(grower.leaves)[-1]
-    assert made != wrong and grower.completion(made)[:8] == text[:5] + "xyz" and len(grower.completion(made)) == LENGTH
+    created = list(grower.leaves)[-1]
+    assert (
+        created != wrong
+        and grower.completion(created)[:8] == text[:5] + "xyz"
+        and len(grower.completion(created)) == LENGTH
+    )
     (forced,) = [s for s in grower.tree if s.kind is Kind.FORCED]
-    assert (forced.origin, forced.fork, forced.text, forced.parent) == (Origin.TEACHER, 5, "xyz", wrong.segment)
-    return wrong, made
+    assert (forced.origin, forced.fork, forced.text, forced.parent) == (
+        Origin.TEACHER,
+        5,
+        "xyz",
+        wrong.segment,
+    )
+    return wrong, created
 
 
 def test_a_repair_that_is_right_stands_in_the_place_of_what_failed() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
-    grown = scored(grower, {made}, {}).grown
-    assert grown is not None and len(grown) == 3 and made in grown and wrong not in grown
+    wrong, created = fixed(grower)
+    grown = scored(grower, {created}, {}).grown
+    assert grown is not None and len(grown) == 3 and created in grown and wrong not in grown
 
 
 def test_a_repair_that_is_wrong_leaves_the_group_as_it_was() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
+    wrong, created = fixed(grower)
     grown = scored(grower, set(), {}).grown
-    assert grown is not None and len(grown) == 3 and wrong in grown and made not in grown
+    assert grown is not None and len(grown) == 3 and wrong in grown and created not in grown
 
 
 def test_without_a_failure_or_a_repair_nothing_more_is_sampled() -> None:
     for right, repairs in ((True, False), (False, False), (True, True)):
         grower = begun()
         leaves = set(grower.leaves)
-        step = scored(grower, leaves if right else set(), dict.fromkeys(leaves, FIX) if repairs else {})
+        step = scored(
+            grower, leaves if right else set(), dict.fromkeys(leaves, FIX) if repairs else {}
+        )
         assert not step.requests and step.grown is not None and set(step.grown) == leaves
 
 
@@ -144,28 +162,34 @@ def test_what_does_not_fit_the_path_or_the_text_is_not_repaired() -> None:
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_another_node_goes_on_with_the_repair(forced: bool) -> None:
-    """From the tree as the store has it: before the repair is begun, or with its forced tokens alone."""
-    one = begun()
-    first = scores(one, set(list(one.leaves)[:1] + list(one.leaves)[2:]), {list(one.leaves)[1]: FIX})
-    before = list(one.tree)
-    fixed(one)
-    put = [s for s in one.tree if s.kind is Kind.FORCED] if forced else []
-    other = Grower(one.spec, Tree(one.tree.tree_id, [*before, *put]), one.tokenizer, "m", 2)
+    """The stored tree ends before the repair, or with its forced tokens."""
+    item = begun()
+    first = scores(
+        item, set(list(item.leaves)[:1] + list(item.leaves)[2:]), {list(item.leaves)[1]: FIX}
+    )
+    before = list(item.tree)
+    fixed(item)
+    put = [s for s in item.tree if s.kind is Kind.FORCED] if forced else []
+    other = Grower(item.spec, Tree(item.tree.tree_id, [*before, *put]), item.tokenizer, "m", 2)
     assert not other.start().requests and set(other.leaves) == {score.leaf for score in first}
     sampled(other, other.scored(first))
-    places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (one, other)]
+    places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (item, other)]
     assert places[0] == places[1]
     if not forced:  # else what follows the forced tokens is drawn for another branch than both were
-        assert {s.id for s in other.tree} == {s.id for s in one.tree} and set(other.leaves) == set(one.leaves)
+        assert {s.id for s in other.tree} == {s.id for s in item.tree} and set(other.leaves) == set(
+            item.leaves
+        )
 
 
 def test_its_plans_are_logged_and_made_again() -> None:
     grower = begun()
-    wrong, made = fixed(grower)
-    scored(grower, {made}, {})
+    wrong, created = fixed(grower)
+    scored(grower, {created}, {})
     records = list(RECORDS)
     assert [list(r.dropped) for r in records if r.dropped] == [[segments.leaf_to_wire(wrong)]]
-    for record, view in zip(records, plan_log.views(grower.spec, grower.tree, records), strict=True):
+    for record, view in zip(
+        records, plan_log.views(grower.spec, grower.tree, records), strict=True
+    ):
         assert view_digest.digest(view) == record.view_digest
         plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
@@ -174,5 +198,9 @@ def test_its_plans_are_logged_and_made_again() -> None:
             origin = Origin(planned.origin) if planned.forced else Origin.BRANCH
             assert (branch, tuple(planned.forced), origin) in named
     last = records[-1]
-    assert last.done and dict.fromkeys(segments.leaf_from_wire(r.leaf) for r in last.rewards).keys() >= {made}
-    assert any(r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards)
+    assert last.done and dict.fromkeys(
+        segments.leaf_from_wire(r.leaf) for r in last.rewards
+    ).keys() >= {created}
+    assert any(
+        r.HasField("repair") and list(r.repair.tokens) for record in records for r in record.rewards
+    )

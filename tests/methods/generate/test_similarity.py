@@ -1,4 +1,4 @@
-"""Likeness of token runs, by the numbers of method card 7 and against plain tables."""
+"""Likeness of token runs, by numbers (LATR, arXiv 2510.24302) and against plain tables."""
 
 import random
 
@@ -17,7 +17,7 @@ RUNS = st.lists(st.integers(0, 4), max_size=12)
 
 
 def table(a, b, subsequence=False):
-    """Edit distance or common subsequence, row by row."""
+    """Return edit distance or common subsequence, row by row."""
     row = [0 if subsequence else j for j in range(len(b) + 1)]
     for i, x in enumerate(a, 1):
         new = [0 if subsequence else i]
@@ -38,7 +38,12 @@ def subruns(a):
 def test_they_equal_the_plain_tables(a, b):
     assert edit_distance(a, b) == edit_distance(b, a) == table(a, b)
     assert common_subsequence(a, b) == table(a, b, subsequence=True)
-    longest = max(k for x, y in ((a, b), (b, a)) for k in range(len(x) + 1) if tuple(x[len(x) - k :]) in subruns(y))
+    longest = max(
+        k
+        for x, y in ((a, b), (b, a))
+        for k in range(len(x) + 1)
+        if tuple(x[len(x) - k :]) in subruns(y)
+    )
     assert suffix_score(a, b) == pytest.approx(longest / max(len(a), len(b), 1))
 
 
@@ -49,7 +54,7 @@ def test_long_runs():
         assert edit_distance(a, b) == table(a, b) and common_subsequence(a, b) == table(a, b, True)
 
 
-def test_numbers_of_the_card():
+def test_numbers_of_the_paper():
     parent = list(range(20))
     seven, eight = ([100 + i if i < n else i for i in range(20)] for n in (7, 8))
     assert edit_distance(seven, parent) / 20 == 0.35 and edit_distance(eight, parent) / 20 == 0.4

@@ -1,4 +1,4 @@
-"""tree-grpo by the baselines card: which nodes may be drawn, how often, and how many leaves there are."""
+"""tree-grpo (arXiv 2509.21240): drawable nodes, draws, and the number of leaves."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ def plan(policy, hand, seed=7, **room):
     return policy.plan(hand.view(), GrowthBudget(**room), Draws(seed))
 
 
-def test_the_cards_defaults_keep_three_leaves():
+def test_the_published_defaults_keep_three_leaves():
     policy = TreeGRPO()
     assert (policy.rounds, policy.expansions, policy.width) == (1, 2, 3)
     grower, _ = grow(spec(TREE_GRPO, {"node": 4}, 16), engine(ENDLESS))
@@ -31,8 +31,15 @@ def test_nodes_are_drawn_uniformly_from_the_prompt_and_what_is_no_leaf():
         drawn = [(b.parent, b.fork) for b in asked(plan(TreeGRPO(node=2), hand, seed), hand.tree)]
         places.update(drawn)
         twice += drawn[0] == drawn[1]
-    assert set(places) == {(hand.root.id, 2), (trunk.id, 2), (trunk.id, 4), (trunk.id, 6)}  # 6..8 is the leaf
-    assert all(abs(n - 300) < 65 for n in places.values()) and abs(twice - 150) < 55  # with replacement
+    assert set(places) == {
+        (hand.root.id, 2),
+        (trunk.id, 2),
+        (trunk.id, 4),
+        (trunk.id, 6),
+    }  # 6..8 is the leaf
+    assert (
+        all(abs(n - 300) < 65 for n in places.values()) and abs(twice - 150) < 55
+    )  # with replacement
 
 
 def test_what_is_left_of_the_path_is_sampled():
@@ -40,7 +47,11 @@ def test_what_is_left_of_the_path_is_sampled():
     hand.put(hand.start(), [-1.0] * 12, Finish.LENGTH)
     for seed in range(20):
         for branch, most in asked(plan(TreeGRPO(node=5), hand, seed), hand.tree).items():
-            assert most == 12 - (0 if branch.parent == hand.root.id else branch.fork) and most in (12, 7, 2)
+            assert most == 12 - (0 if branch.parent == hand.root.id else branch.fork) and most in (
+                12,
+                7,
+                2,
+            )
 
 
 def test_a_chain_of_one_node_leaves_the_prompt_alone():
@@ -55,7 +66,9 @@ def test_a_second_round_also_draws_from_side_branches():
     (first,) = asked(plan(policy, hand), hand.tree)
     side = hand.put(first, [-1.0] * 5)
     drawn = {
-        (b.parent, b.fork) for s in range(80) for b in asked(policy.plan(hand.view(), GrowthBudget(), _Fixed(s)), hand.tree)
+        (b.parent, b.fork)
+        for s in range(80)
+        for b in asked(policy.plan(hand.view(), GrowthBudget(), _Fixed(s)), hand.tree)
     }
     assert drawn == {(hand.root.id, 2), (trunk.id, 2), (side.id, 2), (side.id, 4)}
 
@@ -64,7 +77,11 @@ class _Fixed(Draws):
     """Draws whose first round is that of seed 7."""
 
     def below(self, bound, purpose, *parts, position=0):
-        return Draws(7).below(bound, purpose, *parts) if parts[0] < 2 else super().below(bound, purpose, *parts)
+        return (
+            Draws(7).below(bound, purpose, *parts)
+            if parts[0] < 2
+            else super().below(bound, purpose, *parts)
+        )
 
 
 def test_a_round_waits_for_the_one_before():
@@ -83,11 +100,17 @@ def test_nodes_of_a_cut_chain_lie_where_they_would_have():
     hand = Hand()
     head = hand.put(hand.start(), [-1.0] * 3, Finish.ABORTED)
     tail = hand.put(Branch(head.id, 3, 0), [-1.0] * 5, Finish.LENGTH)
-    drawn = {(b.parent, b.fork) for s in range(80) for b in asked(plan(TreeGRPO(node=2), hand, s), hand.tree)}
+    drawn = {
+        (b.parent, b.fork)
+        for s in range(80)
+        for b in asked(plan(TreeGRPO(node=2), hand, s), hand.tree)
+    }
     assert drawn == {(hand.root.id, 2), (head.id, 2), (tail.id, 1), (tail.id, 3)}
 
 
-@pytest.mark.parametrize("settings", [{"node": 0}, {"expansions": 0}, {"rounds": -1}, {"rounds": 1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"node": 0}, {"expansions": 0}, {"rounds": -1}, {"rounds": 1.0}]
+)
 def test_bad_settings_are_refused_with_the_reason(settings):
     with pytest.raises(ValueError, match="must be a whole number of at least"):
         TreeGRPO(**settings)

@@ -1,4 +1,4 @@
-"""treepo's rules by the numbers of method card 2."""
+"""treepo's rules by numbers (TreePO, arXiv 2508.17445)."""
 
 import math
 
@@ -13,9 +13,15 @@ from methods.generate.treepo.policy import TreePO
 def test_the_budget_of_a_wave():
     # B = max(P, min(W - F, d·f + d·P))
     assert budget.total(live=2, finished=0, finished_now=0, width=16, divisor=2) == 4
-    assert budget.total(live=3, finished=1, finished_now=1, width=16, divisor=2) == 8  # the finished one gives its share
-    assert budget.total(live=4, finished=10, finished_now=4, width=16, divisor=2) == 6  # no more than are missing
-    assert budget.total(live=6, finished=12, finished_now=0, width=16, divisor=2) == 6  # no path is starved
+    assert (
+        budget.total(live=3, finished=1, finished_now=1, width=16, divisor=2) == 8
+    )  # the finished one gives its share
+    assert (
+        budget.total(live=4, finished=10, finished_now=4, width=16, divisor=2) == 6
+    )  # no more than are missing
+    assert (
+        budget.total(live=6, finished=12, finished_now=0, width=16, divisor=2) == 6
+    )  # no path is starved
 
 
 def test_equal_parts_leave_the_remainder_to_the_last_path():
@@ -33,7 +39,9 @@ def test_weighted_parts_give_one_each_and_the_rest_by_largest_remainder():
 def test_unlikely_paths_weigh_more_and_inverse_turns_it_round():
     low_first = budget.weights([-4.0, -2.0], inverse=False, temperature=1.0)
     assert low_first == pytest.approx([1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))])
-    assert budget.weights([-4.0, -2.0], inverse=True, temperature=1.0) == pytest.approx(low_first[::-1])
+    assert budget.weights([-4.0, -2.0], inverse=True, temperature=1.0) == pytest.approx(
+        low_first[::-1]
+    )
     flat = budget.weights([-4.0, -2.0], inverse=False, temperature=1e6)
     assert flat == pytest.approx([0.5, 0.5], abs=1e-5)
 
@@ -60,7 +68,10 @@ def test_repetition_is_a_piece_of_32_characters_eight_times():
 )
 def test_endings_are_checked_in_the_cards_order(facts, finished, reason):
     text = r"so \boxed{3}"
-    assert endings.ending(lambda: text, "", finished=finished, repetition_first=False, **facts) == reason
+    assert (
+        endings.ending(lambda: text, "", finished=finished, repetition_first=False, **facts)
+        == reason
+    )
 
 
 def test_repetition_comes_last_unless_it_is_asked_for_first():
@@ -70,7 +81,9 @@ def test_repetition_comes_last_unless_it_is_asked_for_first():
 
 
 def test_cuts_fall_where_the_card_says():
-    logprobs = np.array([-1, -1, -5, -1, -1, -1, -1, -1, -1], np.float32)  # three blocks of 4, the last of 1
+    logprobs = np.array(
+        [-1, -1, -5, -1, -1, -1, -1, -1, -1], np.float32
+    )  # three blocks of 4, the last of 1
     random = [endings.cut("random", logprobs, 4, Draws(seed), 1) for seed in range(200)]
     assert set(random) == {0, 4, 8} and all(50 < random.count(c) < 85 for c in (0, 4, 8))
     assert endings.cut("argmin_logprob", logprobs, 4, Draws(0), 1) == 2

@@ -1,0 +1,103 @@
+"""`banyan doctor RUN`: the series that it reads from a store, and its output."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from banyan.cli.doctor import run_report
+from banyan.cli.doctor.series import Measured, Series
+from banyan.cli.render import plain_data
+from banyan.errors import NotFound
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.cli.made_series import STEPS, flat, made
+
+
+def _stored(step: int, epoch: int, metrics: dict[str, float]) -> rs.StoredPolicy:
+    ref = tree_pb2.PolicyRef(step=step, learner_epoch=epoch, digest=b"d" * 32)
+    return rs.StoredPolicy(published=events_pb2.PolicyPublished(policy=ref, metrics=metrics))
+
+
+def test_metrics_of_a_run_are_a_line_a_step_without_what_has_none() -> None:
+    stored = [
+        _stored(0, 1, {}),
+        _stored(1, 1, {"b": 1.0, "a": float("nan")}),
+        _stored(1, 2, {}),
+        _stored(2, 2, {"a": 3.0}),
+    ]
+    assert plain_data.metrics(stored) == [{"step": 1, "a": None, "b": 1.0}, {"step": 2, "a": 3.0}]
+    json.dumps(plain_data.metrics(stored), allow_nan=False)
+
+
+def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
+    def one(label: str, done: int = 5) -> rs.EvalProgress:
+        return rs.EvalProgress(label=label, groups=5, done=done, scored=10, reward_sum=4.0)
+
+    reported = [
+        one("before-greedy"),
+        one("before-sampled"),
+        one("step-20-greedy"),
+        one("after-greedy"),
+        one("step-30-greedy", 4),
+    ]
+    assert run_report._held_out(reported, 40) == [
+        Measured(0, 0.4, 10),
+        Measured(20, 0.4, 10),
+        Measured(40, 0.4, 10),
+    ]
+
+
+class Told:
+    """Client of a store that holds one run."""
+
+    def __init__(self, steps: list[rs.StoredPolicy]) -> None:
+        self._steps = steps
+
+    def run(self, run_id: str) -> rs.Run:
+        if run_id not in "tiny-00000001":
+            raise NotFound(f"there is no run {run_id}")
+        return rs.Run(run_id="tiny-00000001", step=len(self._steps))
+
+    def policies(self, run_id: str) -> list[rs.StoredPolicy]:
+        return self._steps
+
+    def progress(self, run_id: str) -> rs.ReadProgressResponse:
+        return rs.ReadProgressResponse()
+
+
+def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
+    steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
+    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
+
+
+def test_findings_are_printed_with_evidence_and_levers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told(monkeypatch, made({"all_wrong_share": flat(0.7)}))
+    run_report.examine("tiny", tmp_path, as_json=True)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["run_id"], output["steps"]) == ("tiny-00000001", STEPS)
+    (finding,) = output["findings"]
+    assert (finding["name"], finding["module"]) == ("too-hard", "generate")
+    (evidence,) = finding["evidence"]
+    assert evidence == {
+        "metric": "all_wrong_share",
+        "value": pytest.approx(0.7),
+        "steps": [21, 30],
+        "limit": 0.5,
+    }
+    assert {
+        "key": "generate.settings.width",
+        "set": "generate.settings.width=16",
+        "why": "more tries a prompt",
+    } in finding["levers"]
+
+
+def test_one_error_for_a_run_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told(monkeypatch, made())
+    with pytest.raises(NotFound, match="there is no run other"):
+        run_report.examine("other", tmp_path, as_json=False)
