@@ -45,8 +45,15 @@ CASES: dict[str, dict[str, Any]] = {
 
 def tiny(seed: int = 0) -> PreTrainedModel:
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, max_position_embeddings=256, **sizes)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, num_key_value_heads=2, max_position_embeddings=256, **sizes
+    )
     return load.prepare(LlamaForCausalLM(config))
 
 
@@ -88,8 +95,15 @@ def trained(case: str, device: str) -> dict[str, Any]:
         again.restore_moments(moments)
         reports.append(asdict(again.step(rows(case, 2), 2)))
         manifest = file.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")
-        told = {name: tensor.double().sum().item() for name, tensor in file.read_tensors(manifest).items()}
-    return {"reports": reports, "weights": told, "canary": canary.of(again.model, "float32")["logprobs"]}
+        told = {
+            name: tensor.double().sum().item()
+            for name, tensor in file.read_tensors(manifest).items()
+        }
+    return {
+        "reports": reports,
+        "weights": told,
+        "canary": canary.of(again.model, "float32")["logprobs"],
+    }
 
 
 def main(cases: list[str]) -> None:

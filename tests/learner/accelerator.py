@@ -28,7 +28,9 @@ class There(torch.Tensor):
     def __new__(cls, here: torch.Tensor) -> "There":
         like: dict[str, Any] = {"strides": here.stride(), "storage_offset": here.storage_offset()}
         like |= {"dtype": here.dtype, "layout": here.layout, "requires_grad": here.requires_grad}
-        made = torch.Tensor._make_wrapper_subclass(cls, here.size(), device=torch.device(NAME, 0), **like)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, here.size(), device=torch.device(NAME, 0), **like
+        )
         made.here = here
         return made
 
@@ -51,7 +53,11 @@ class _Operations(TorchDispatchMode):
         given, name = dict(kwargs or {}), func._schema.name
         tensors = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
         there = [x for x in tensors if isinstance(x, There)]
-        if there and name not in _COPIES and any(x.dim() for x in tensors if not isinstance(x, There)):
+        if (
+            there
+            and name not in _COPIES
+            and any(x.dim() for x in tensors if not isinstance(x, There))
+        ):
             shapes = [(tuple(x.shape), x.device.type) for x in tensors]
             raise AssertionError(f"{name} of tensors of the host and of the accelerator: {shapes}")
         wraps = isinstance(args[0], There) if name == "aten::copy_" else bool(there)
@@ -70,7 +76,9 @@ def _here(x: Any) -> Any:
 def _wrapped(x: Any, own: dict[int, There]) -> Any:
     if not isinstance(x, torch.Tensor) or isinstance(x, There):
         return x
-    return own[id(x)] if id(x) in own else There(x)  # what is changed in place stays the tensor that it was
+    return (
+        own[id(x)] if id(x) in own else There(x)
+    )  # what is changed in place stays the tensor that it was
 
 
 @contextlib.contextmanager

@@ -38,26 +38,40 @@ class Sequence:
     advantage_T: torch.Tensor
 
 
-def sequences(views: list[TreeView], leaf_G_L: list[np.ndarray], forced: Any = (), node_G_N: Any = None) -> list[Sequence]:
+def sequences(
+    views: list[TreeView], leaf_G_L: list[np.ndarray], forced: Any = (), node_G_N: Any = None
+) -> list[Sequence]:
     """The paths of all leaves that take part."""
     found = []
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
-        held: dict[tuple[bytes, int], int] = {}  # trained paths through each token, by segment and place in it
+        held: dict[
+            tuple[bytes, int], int
+        ] = {}  # trained paths through each token, by segment and place in it
         taking = np.flatnonzero(np.isfinite(leaf_L)).tolist()
-        spans = {leaf: view.tree.pieces(view.leaves_L[leaf].segment, view.leaves_L[leaf].end) for leaf in taking}
+        spans = {
+            leaf: view.tree.pieces(view.leaves_L[leaf].segment, view.leaves_L[leaf].end)
+            for leaf in taking
+        }
         for leaf in taking:
             for segment, end in spans[leaf]:
                 for place in range(end):
                     held[segment.id, place] = held.get((segment.id, place), 0) + 1
-        nodes = {(n.segment.id, place): n.index for n in view.nodes for place in range(n.start, n.stop)}
+        nodes = {
+            (n.segment.id, place): n.index for n in view.nodes for place in range(n.start, n.stop)
+        }
         for leaf in taking:
             places = [(segment, place) for segment, end in spans[leaf] for place in range(end)]
-            worth = [leaf_L[leaf] if node_G_N is None else node_G_N[index][nodes[s.id, p]] for s, p in places]
+            worth = [
+                leaf_L[leaf] if node_G_N is None else node_G_N[index][nodes[s.id, p]]
+                for s, p in places
+            ]
             found.append(_sequence(places, held, worth, forced))
     return found
 
 
-def _sequence(places: list[Any], held: dict[tuple[bytes, int], int], worth: list[float], forced: Any) -> Sequence:
+def _sequence(
+    places: list[Any], held: dict[tuple[bytes, int], int], worth: list[float], forced: Any
+) -> Sequence:
     def opted(s: Any) -> bool:
         return s.kind is Kind.FORCED and s.origin in forced
 
@@ -74,14 +88,18 @@ def _sequence(places: list[Any], held: dict[tuple[bytes, int], int], worth: list
         heat_T=line(lambda s, p: s.sampling.temperature),
         behaviour_T=line(lambda s, p: float(s.logprobs_T[p]) if len(s.logprobs_T) else 0.0),
         drawn_T=line(drawn),
-        foreign_T=line(lambda s, p: s.policy != b"now" and not (opted(s) and not len(s.logprobs_T)), torch.bool),
+        foreign_T=line(
+            lambda s, p: s.policy != b"now" and not (opted(s) and not len(s.logprobs_T)), torch.bool
+        ),
         origin_T=line(lambda s, p: int(s.origin) if opted(s) else 0, torch.long),
         share_T=line(lambda s, p: 1 / held[s.id, p]),
         advantage_T=torch.tensor(worth, dtype=torch.float64),
     )
 
 
-def gathered(model: Any, one: Sequence, reference: Any = None, proximal: Any = None) -> Tokens | None:
+def gathered(
+    model: Any, one: Sequence, reference: Any = None, proximal: Any = None
+) -> Tokens | None:
     """A sequence as a loss sees it; None without a trained token."""
     keep = one.trained_T[1:]
     if not keep.any():
@@ -126,27 +144,40 @@ def flat_loss(
     for one in (model, reference):
         if one is not None:
             one.set_attn_implementation("sdpa")
-    return summed(model, [gathered(model, s, reference) for s in _of(loss, views, leaf_G_L, node_G_N)], loss)
+    return summed(
+        model, [gathered(model, s, reference) for s in _of(loss, views, leaf_G_L, node_G_N)], loss
+    )
 
 
-def _of(loss: losses.Loss, views: list[TreeView], leaf_G_L: list[np.ndarray], node_G_N: Any) -> list[Sequence]:
+def _of(
+    loss: losses.Loss, views: list[TreeView], leaf_G_L: list[np.ndarray], node_G_N: Any
+) -> list[Sequence]:
     return sequences(views, leaf_G_L, loss.taught.forced, node_G_N)
 
 
 def summed(model: Any, seen: Any, loss: losses.Loss) -> tuple[float, Grads]:
     """The sequences' losses added up, and the gradients of the model's parameters."""
     seen = [tokens for tokens in seen if tokens is not None]
-    totals = Totals(sum(t.logp_P_T.numel() for t in seen), len(seen), sum(float(t.share_P_T.sum()) for t in seen))
+    totals = Totals(
+        sum(t.logp_P_T.numel() for t in seen),
+        len(seen),
+        sum(float(t.share_P_T.sum()) for t in seen),
+    )
     if loss.surveys:
         parts = [loss.survey(t) for t in seen]
-        totals = replace(totals, weight=sum(a for a, _ in parts) / max(1, sum(b for _, b in parts)) or 1.0)
+        totals = replace(
+            totals, weight=sum(a for a, _ in parts) / max(1, sum(b for _, b in parts)) or 1.0
+        )
     total = torch.zeros((), dtype=torch.float64)
     for tokens in seen:
         total = total + loss.of(tokens, totals)[0]
     model.zero_grad(set_to_none=True)
     if total.requires_grad:
         total.backward()  # type: ignore[no-untyped-call]
-    grads = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    grads = {
+        n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for n, p in model.named_parameters()
+    }
     return float(total.detach()), grads
 
 
@@ -162,7 +193,11 @@ def packed(
     model.set_attn_implementation("sdpa")
     report, trainer = stepped(model, rows, name, settings, reference, dtype)
     found = (
-        dict(zip(trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True))
+        dict(
+            zip(
+                trainer.masters.names, (g.clone() for g in trainer.masters.gradients()), strict=True
+            )
+        )
         if rows
         else {n: torch.zeros_like(p) for n, p in model.named_parameters()}
     )

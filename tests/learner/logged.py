@@ -27,4 +27,7 @@ def fed(folder: Path, name: str, logger: Logger, steps: range, *labels: str) -> 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """What the logger `jsonl` wrote."""
-    return [json.loads(line) for line in (folder / "loggers" / "jsonl" / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "loggers" / "jsonl" / "metrics.jsonl").read_text().splitlines()
+    ]

@@ -32,7 +32,9 @@ RUN = "tiny-00000001"
 class MemoryStore:
     """Implements ports.Store under the rules of PROTOCOL 5."""
 
-    make: Callable[[int, bytes], list[tree_pb2.Tree]]  # group ordinal, newest policy digest → its trees
+    make: Callable[
+        [int, bytes], list[tree_pb2.Tree]
+    ]  # group ordinal, newest policy digest → its trees
     epoch: int = 0
     opened: int = 0
     trees_by_id: dict[bytes, tree_pb2.Tree] = field(default_factory=dict)
@@ -62,7 +64,9 @@ class MemoryStore:
             self.groups[self.opened] = [t.spec.tree_id for t in trees]
             self.trees_by_id |= {t.spec.tree_id: t for t in trees}
             self.opened += 1
-        free = [(o, ids) for o, ids in sorted(self.groups.items()) if f"{RUN}/train/{o}" not in used]
+        free = [
+            (o, ids) for o, ids in sorted(self.groups.items()) if f"{RUN}/train/{o}" not in used
+        ]
         return [Ready(f"{RUN}/train/{o}", o, tuple(ids)) for o, ids in free[:limit]], None
 
     async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
@@ -81,11 +85,15 @@ class MemoryStore:
         replayed: Sequence[Replayed] = (),
     ) -> None:
         if epoch != self.epoch:
-            raise Refused(f"learner epoch {epoch} is over, {self.epoch} has taken the run", "STALE_EPOCH")
+            raise Refused(
+                f"learner epoch {epoch} is over, {self.epoch} has taken the run", "STALE_EPOCH"
+            )
         assert ordinal == len(self.batches)
         ids = [t for g in group_ids for t in self.groups[int(g.rsplit("/", 1)[1])]]
         said = json.loads(json.dumps(summary))
-        self.batches.append((StoredBatch(ordinal, tuple(group_ids), tuple(ids), said, tuple(replayed)), epoch))
+        self.batches.append(
+            (StoredBatch(ordinal, tuple(group_ids), tuple(ids), said, tuple(replayed)), epoch)
+        )
         if ordinal == self.die_after_commit:
             raise ConnectionAbortedError("killed")
 
@@ -113,18 +121,35 @@ class MemoryStore:
         return [p.published for p in self.stored if not p.abandoned]
 
 
-def grown(ordinal: int, policy: bytes, *, spread: bool = True, row: bytes = b"r" * 32) -> list[tree_pb2.Tree]:
+def grown(
+    ordinal: int, policy: bytes, *, spread: bool = True, row: bytes = b"r" * 32
+) -> list[tree_pb2.Tree]:
     """One tree of four leaves, its tokens and rewards drawn from the ordinal; sampled by `policy`."""
     rng = np.random.default_rng(ordinal)
     tree_id = bytes([ordinal % 256]) * 32
     root = Segment(tree_id, b"", 0, 0, Kind.PROMPT, rng.integers(0, 40, 5))
     made = [
-        Segment(tree_id, root.id, 5, i, Kind.POLICY, rng.integers(0, 40, 3), -rng.random(3) * 4, policy=policy)
+        Segment(
+            tree_id,
+            root.id,
+            5,
+            i,
+            Kind.POLICY,
+            rng.integers(0, 40, 3),
+            -rng.random(3) * 4,
+            policy=policy,
+        )
         for i in range(4)
     ]
-    spec = tree_pb2.TreeSpec(run_id=RUN, tree_id=tree_id, group_id=f"{RUN}/train/{ordinal}", row_digest=row)
+    spec = tree_pb2.TreeSpec(
+        run_id=RUN, tree_id=tree_id, group_id=f"{RUN}/train/{ordinal}", row_digest=row
+    )
     spec.purpose, spec.group_ordinal = tree_pb2.TREE_PURPOSE_TRAIN, ordinal
-    tree = tree_pb2.Tree(spec=spec, state=tree_pb2.TREE_STATE_CLOSED, segments=[segment_to_wire(s) for s in (root, *made)])
+    tree = tree_pb2.Tree(
+        spec=spec,
+        state=tree_pb2.TREE_STATE_CLOSED,
+        segments=[segment_to_wire(s) for s in (root, *made)],
+    )
     for i, segment in enumerate(made):
         leaf = tree_pb2.LeafRef(segment=segment.id, end=3)
         value = float(i == ordinal % 4) if spread else 1.0
@@ -158,9 +183,20 @@ class Rig:
     """A learner process's worth of objects on a folder that outlives it."""
 
     def __init__(
-        self, folder: Path, model: Path, store: MemoryStore, recipe: Recipe, held_out: frozenset[bytes] = frozenset()
+        self,
+        folder: Path,
+        model: Path,
+        store: MemoryStore,
+        recipe: Recipe,
+        held_out: frozenset[bytes] = frozenset(),
     ) -> None:
-        self.folder, self.model, self.store, self.recipe, self.held_out = folder, model, store, recipe, held_out
+        self.folder, self.model, self.store, self.recipe, self.held_out = (
+            folder,
+            model,
+            store,
+            recipe,
+            held_out,
+        )
         self.learner: Learner | None = None
         self.weights = WeightFolder(folder / "weights")
 
@@ -168,13 +204,20 @@ class Rig:
         torch_thread = TorchThread(self.recipe, 1)
         try:
             kept = checkpoint.newest(self.folder / "checkpoints", RUN)
-            await torch_thread.load(kept[0] if kept else self.model, resumed=kept is not None, base=self.model)
+            await torch_thread.load(
+                kept[0] if kept else self.model, resumed=kept is not None, base=self.model
+            )
             keeper = Checkpointer(
-                self.folder / "checkpoints", self.model, torch_thread, self.recipe.optimise.checkpoint_every
+                self.folder / "checkpoints",
+                self.model,
+                torch_thread,
+                self.recipe.optimise.checkpoint_every,
             )
             parts = (self.store, ClosedTrees(), torch_thread, self.weights, keeper, "here:1", 0.05)
             self.learner = Learner(RUN, self.recipe, self.held_out, *parts)
-            await asyncio.wait_for(self.learner.work(kept[1] if kept else None, stop or asyncio.Event()), 30)
+            await asyncio.wait_for(
+                self.learner.work(kept[1] if kept else None, stop or asyncio.Event()), 30
+            )
             keeper.done()
         finally:
             torch_thread.done()

@@ -14,7 +14,9 @@ def rows_of(forest: Any, seed: int, budget: int = 400) -> list[PackedSequence]:
     pieces = []
     for _ in range(4):
         view = forest.random(rng, 7)
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        leaf_L = np.where(
+            np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan
+        )
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             pieces.append(unroll.unroll(view, run, leaf_L, None, b"now"))
     return packing.pack(pieces, budget)

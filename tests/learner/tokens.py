@@ -35,5 +35,7 @@ def tokens(logp: Any, old: Any = 0.0, advantage: Any = 1.0, **more: Any) -> Toke
         share_P_T=like("share", 1.0),
         origin_P_T=like("origin", 0).long(),
         entropy_P_T=more.get("entropy", like("none", 0.0)),
-        reference_P_T=None if reference is None else table(reference).expand(logp_P_T.shape).clone(),
+        reference_P_T=None
+        if reference is None
+        else table(reference).expand(logp_P_T.shape).clone(),
     )

@@ -50,18 +50,27 @@ def study(
     by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
     packed = [pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
     rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)
-    return Lesson(rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes)
+    return Lesson(
+        rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes
+    )
 
 
 def credited(
-    groups: Iterable[tuple[str, Sequence[ScoredTree]]], estimator: Estimator, stale: Stale, entropy_quantile: float = 0.0
+    groups: Iterable[tuple[str, Sequence[ScoredTree]]],
+    estimator: Estimator,
+    stale: Stale,
+    entropy_quantile: float = 0.0,
 ) -> list[Credit]:
     """The advantages of a batch's groups: estimated, whitened or shaped as the estimator asks, the surest steps masked."""
-    credits = [credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups]
+    credits = [
+        credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups
+    ]
     return step_mask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
 
 
-def _dealt(by_group: Sequence[list[unroll.TreePart]], minibatches: int) -> Iterator[list[unroll.TreePart]]:
+def _dealt(
+    by_group: Sequence[list[unroll.TreePart]], minibatches: int
+) -> Iterator[list[unroll.TreePart]]:
     """The pieces of each minibatch: runs of groups, as many that teach in each as in any other, or one more."""
     teaching = [pieces for pieces in by_group if pieces]
     count = max(1, min(minibatches, len(teaching)))
@@ -70,30 +79,42 @@ def _dealt(by_group: Sequence[list[unroll.TreePart]], minibatches: int) -> Itera
         yield [piece for pieces in run for piece in pieces]
 
 
-def _pieces(credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught) -> Iterator[unroll.TreePart]:
+def _pieces(
+    credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught
+) -> Iterator[unroll.TreePart]:
     if credit.advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
         leaf_L = credit.advantages.leaf_G_L[index]
         node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
-        factor_N_T = credit.advantages.factor_G_N_T[index] if credit.advantages.factor_G_N_T else None
+        factor_N_T = (
+            credit.advantages.factor_G_N_T[index] if credit.advantages.factor_G_N_T else None
+        )
         if taught.pairs:
             yield from pairs.pieces(view, leaf_L, node_N, policy, budget, taught)
             continue
         for leaves in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             piece = unroll.unroll(view, leaves, leaf_L, node_N, policy, observed, taught)
-            yield piece if factor_N_T is None else shaping.shaped(piece, view, leaves, factor_N_T, taught)
+            yield (
+                piece
+                if factor_N_T is None
+                else shaping.shaped(piece, view, leaves, factor_N_T, taught)
+            )
 
 
 def _metrics(credits: Sequence[Credit], pieces: Sequence[unroll.TreePart]) -> dict[str, float]:
     views = [view for credit in credits for view in credit.group.trees]
     rewards = np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
     scored = rewards[np.isfinite(rewards)]
-    now = np.concatenate([np.zeros(0), *(view.rewards_L for credit in credits for view in _fresh(credit))])
+    now = np.concatenate(
+        [np.zeros(0), *(view.rewards_L for credit in credits for view in _fresh(credit))]
+    )
     now = now[np.isfinite(now)]
     packed = sum(len(p) for p in pieces)
     unique = sum(_needed(credit) for credit in credits)
-    reward = {"reward": float(now.mean())} if len(now) else {}  # a batch that nobody could score has none
+    reward = (
+        {"reward": float(now.mean())} if len(now) else {}
+    )  # a batch that nobody could score has none
     return reward | {
         "leaves": float(len(rewards)),
         "unscorable_leaves": float(len(rewards) - len(scored)),
@@ -118,9 +139,13 @@ def _replayed(credits: Sequence[Credit]) -> float:
     """Share of the trained path tokens that stand on paths of replayed trees."""
     again = total = 0
     for credit in credits:
-        for index, leaf_L in enumerate(() if credit.advantages.skip else credit.advantages.leaf_G_L):
+        for index, leaf_L in enumerate(
+            () if credit.advantages.skip else credit.advantages.leaf_G_L
+        ):
             view = credit.group.trees[index]
-            nodes = (view.nodes[i] for leaf in unroll.trained_leaves(leaf_L) for i in view.path(leaf))
+            nodes = (
+                view.nodes[i] for leaf in unroll.trained_leaves(leaf_L) for i in view.path(leaf)
+            )
             tokens = sum(len(node) for node in nodes if node.trained)
             total, again = total + tokens, again + tokens * (index in credit.replayed)
     return again / total if total else 0.0
@@ -131,7 +156,11 @@ def _needed(credit: Credit) -> int:
     if credit.advantages.skip:
         return 0
     pairs = zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True)
-    return sum(len(v.nodes[i]) for v, leaf_L in pairs for i in unroll.nodes_of(v, unroll.trained_leaves(leaf_L)))
+    return sum(
+        len(v.nodes[i])
+        for v, leaf_L in pairs
+        for i in unroll.nodes_of(v, unroll.trained_leaves(leaf_L))
+    )
 
 
 def summary(lesson: Lesson, step: int) -> dict[str, Any]:
@@ -144,7 +173,11 @@ def _group(credit: Credit) -> dict[str, Any]:
     values = values[np.isfinite(values)]
     rewards = np.concatenate([np.zeros(0), *(v.rewards_L for v in credit.group.trees)])
     scored = rewards[np.isfinite(rewards)]
-    said: dict[str, Any] = {"group_id": credit.group.group_id, "leaves": len(rewards), "scored": len(scored)}
+    said: dict[str, Any] = {
+        "group_id": credit.group.group_id,
+        "leaves": len(rewards),
+        "scored": len(scored),
+    }
     if credit.replayed:
         said["replayed_trees"] = len(credit.replayed)
     if len(scored):

@@ -25,17 +25,25 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
         leave += [branches] * prompt + [1 + i // new for i in range(branches * new)]
         blocks.append((start, len(enter)))
     none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
-    facts = {"token_N": np.zeros(len(enter), np.int64), "enter_N": np.array(enter), "leave_N": np.array(leave)}
+    facts = {
+        "token_N": np.zeros(len(enter), np.int64),
+        "enter_N": np.array(enter),
+        "leave_N": np.array(leave),
+    }
     rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
     paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
-    return PackedSequence(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
+    return PackedSequence(
+        **facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks)
+    )  # type: ignore[arg-type]
 
 
 def comb(tokens: int, node: int) -> PackedSequence:
     """A spine of nodes, each with a leaf beside the next."""
     count = tokens // (2 * node)
     enter = np.repeat(np.arange(2 * count), node)
-    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)  # a spine's node, then its leaf, then all that is below
+    leave = np.where(
+        enter % 2 == 0, 2 * count - 1, enter
+    )  # a spine's node, then its leaf, then all that is below
     return replace(
         shape(0, [(1, 1, 1)]),
         token_N=np.zeros(len(enter), np.int64),
@@ -49,7 +57,9 @@ def test_no_unit_is_more_than_can_be_held() -> None:
     for node in (1, 8, 20):
         row = comb(16_384, node)
         made = matmuls.calls(node_spans.spans(row))
-        assert made.stacks and all(s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks)
+        assert made.stacks and all(
+            s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks
+        )
         kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
         assert sorted(kept) == list(range(len(row.token_N)))
 
@@ -77,7 +87,9 @@ def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
 
 def test_what_node_by_node_costs() -> None:
     row = shape(0, [(3, 2, 2)])
-    made = matmuls.calls(node_spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
+    made = matmuls.calls(
+        node_spans.spans(row), 0
+    )  # own: 3 causal, two of 2; below: 3 keys, 4 queries
     assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
     assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
     made = matmuls.calls(node_spans.spans(row))  # one unit of 7

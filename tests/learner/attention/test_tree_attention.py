@@ -19,14 +19,21 @@ from services.learner.packing import node_spans, packing, unroll
 from services.learner.packing.packing import PackedSequence
 
 CPU = torch.device("cpu")
-SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SOME = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-def rows_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> list[PackedSequence]:
+def rows_of(
+    forest: Any, seed: int, trees: int, segments: int, shared: bool
+) -> list[PackedSequence]:
     rng = np.random.default_rng(seed)
     begin = [3, 1, 4, 1][: rng.integers(1, 5)] if shared else ()
     views = [forest.random(rng, segments, begin=begin) for _ in range(trees)]
-    pieces = [unroll.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now") for v in views]
+    pieces = [
+        unroll.unroll(v, range(len(v.leaves_L)), np.ones(len(v.leaves_L)), None, b"now")
+        for v in views
+    ]
     return packing.pack(pieces, 10_000)
 
 
@@ -77,7 +84,9 @@ def furthest_of(inputs: Sequence[torch.Tensor], got: torch.Tensor, expected: tor
     torch.manual_seed(1)
     slope = torch.randn_like(expected)
     found = [torch.autograd.grad(x, inputs, slope, retain_graph=True) for x in (got, expected)]
-    return max(float((a - b).detach().abs().max()) for a, b in ((got, expected), *zip(*found, strict=True)))
+    return max(
+        float((a - b).detach().abs().max()) for a, b in ((got, expected), *zip(*found, strict=True))
+    )
 
 
 @SOME
@@ -91,7 +100,14 @@ def furthest_of(inputs: Sequence[torch.Tensor], got: torch.Tensor, expected: tor
     sinks=st.booleans(),
 )
 def test_all_ways_are_one(
-    forest: Any, seed: int, trees: int, segments: int, shared: bool, window: int | None, cap: float | None, sinks: bool
+    forest: Any,
+    seed: int,
+    trees: int,
+    segments: int,
+    shared: bool,
+    window: int | None,
+    cap: float | None,
+    sinks: bool,
 ) -> None:
     rows = rows_of(forest, seed, trees, segments, shared)
     assume(rows)  # a tree may hold nothing to train
@@ -100,9 +116,13 @@ def test_all_ways_are_one(
     layer = Layer(0.4, tree.window(window), cap, sink_of() if sinks else None)
     expected = plain(heads, truth(row, window), layer)
     inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
-    ways = [Way.PADDED, Way.BLOCKS] + ([Way.NODES] if layer.window is None and layer.fusible else [])
+    ways = [Way.PADDED, Way.BLOCKS] + (
+        [Way.NODES] if layer.window is None and layer.fusible else []
+    )
     for way in ways:
-        assert furthest_of(inputs, tree_attention.attend(heads, tree, layer, way), expected) < 1e-12, way
+        assert (
+            furthest_of(inputs, tree_attention.attend(heads, tree, layer, way), expected) < 1e-12
+        ), way
     assert tree.way(layer.window, not layer.fusible) in ways
 
 
@@ -115,17 +135,26 @@ def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> 
     row = row_of(forest, 4, 3, 9, True)
     torch.manual_seed(0)
     sizes = ((4, keys), (2, keys), (2, values))
-    heads = Heads(*(torch.randn(1, h, len(row.token_N), w, dtype=torch.float64, requires_grad=True) for h, w in sizes))
+    heads = Heads(
+        *(
+            torch.randn(1, h, len(row.token_N), w, dtype=torch.float64, requires_grad=True)
+            for h, w in sizes
+        )
+    )
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
     for way in (Way.PADDED, Way.BLOCKS, Way.NODES):
-        got = tree_attention.attend(heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way)
+        got = tree_attention.attend(
+            heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way
+        )
         assert furthest(heads, got, expected) < 1e-12, way
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(("window", "cap"), [(None, None), (3, None), (None, 0.7), (3, 0.7)])
-def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: float | None, sinks: bool) -> None:
+def test_flex_attention_sees_the_same(
+    forest: Any, window: int | None, cap: float | None, sinks: bool
+) -> None:
     for seed in range(3):
         row = row_of(forest, seed, 3, 8, seed > 0)
         tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
@@ -133,7 +162,9 @@ def test_flex_attention_sees_the_same(forest: Any, window: int | None, cap: floa
         expected = plain(heads, truth(row, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
         got = tree_attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
-        assert float((got - expected).detach().abs().max()) < (1e-6 if sinks else 1e-12)  # its log-sum-exp is in float32
+        assert float((got - expected).detach().abs().max()) < (
+            1e-6 if sinks else 1e-12
+        )  # its log-sum-exp is in float32
 
 
 def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:
@@ -168,7 +199,9 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
             count[span.stop : span.end, span.start : span.stop] += 1
         for stack in made.stacks:
             seen_U_Q_K = stack.sees(slice(None))
-            for queries, kept, keys, sees in zip(stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, seen_U_Q_K, strict=True):
+            for queries, kept, keys, sees in zip(
+                stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, seen_U_Q_K, strict=True
+            ):
                 for at in np.flatnonzero(kept):
                     np.add.at(count[queries[at]], keys[sees[at]], 1)
         assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
@@ -198,7 +231,9 @@ def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
     leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
     wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    got = node_attention.attend(heads.query, k, v, node_attention.Products(replace(made, below=wrong)), 0.4)
+    got = node_attention.attend(
+        heads.query, k, v, node_attention.Products(replace(made, below=wrong)), 0.4
+    )
     assert furthest(heads, got, expected) > 1e-3
 
 
@@ -210,14 +245,24 @@ def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> 
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
     right = node_attention.attend(heads.query, k, v, node_attention.Products(made), 0.4)
     assert furthest(heads, right, expected) < 1e-12
-    wrong = replace(made, stacks=tuple(replace(one, end_U_K=np.full_like(one.end_U_K, 10**6)) for one in made.stacks))
+    wrong = replace(
+        made,
+        stacks=tuple(replace(one, end_U_K=np.full_like(one.end_U_K, 10**6)) for one in made.stacks),
+    )
     got = node_attention.attend(heads.query, k, v, node_attention.Products(wrong), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
 
 @SOME
-@given(seed=st.integers(0, 10**6), trees=st.integers(1, 4), segments=st.integers(1, 12), choice=st.integers(0, 9))
-def test_which_nodes_are_long_changes_nothing(forest: Any, seed: int, trees: int, segments: int, choice: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 4),
+    segments=st.integers(1, 12),
+    choice=st.integers(0, 9),
+)
+def test_which_nodes_are_long_changes_nothing(
+    forest: Any, seed: int, trees: int, segments: int, choice: int
+) -> None:
     rows = rows_of(forest, seed, trees, segments, True)
     assume(rows)
     heads = heads_of(rows[0], seed)
@@ -237,7 +282,10 @@ def test_node_by_node_in_lower_precision(forest: Any, dtype: torch.dtype, bound:
     expected = plain(exact, truth(row, None), layer)
     assert float((got.double() - expected).detach().abs().max()) < bound
     slope = torch.randn_like(got)
-    made = torch.autograd.grad(got, low, slope), torch.autograd.grad(expected, exact, slope.double())
+    made = (
+        torch.autograd.grad(got, low, slope),
+        torch.autograd.grad(expected, exact, slope.double()),
+    )
     assert all(float((a.double() - b).abs().max()) < bound for a, b in zip(*made, strict=True))
 
 
@@ -254,9 +302,13 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
 def test_node_by_node_under_autocast(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.bfloat16)
-    expected = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+    expected = tree_attention.attend(
+        heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        got = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+        got = tree_attention.attend(
+            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+        )
     assert torch.equal(got, expected)
     slopes = [torch.autograd.grad(x, heads, torch.ones_like(x)) for x in (got, expected)]
     assert all(torch.equal(a, b) for a, b in zip(*slopes, strict=True))
@@ -265,11 +317,15 @@ def test_node_by_node_under_autocast(forest: Any) -> None:
 def test_heads_may_lie_in_memory_as_they_like(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6)
-    odd = Heads(*(x.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for x in heads))
+    odd = Heads(
+        *(x.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for x in heads)
+    )
     for long in (0, matmuls.LONG):
         made = node_attention.Products(matmuls.calls(node_spans.spans(row), long))
         k, v = (x.repeat_interleave(2, 1) for x in odd[1:])
-        got = node_attention.attend(odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4)
+        got = node_attention.attend(
+            odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4
+        )
         expected = plain(odd, truth(row, None), Layer(0.4, None, None))
         assert furthest(odd, got, expected) < 1e-12
 
@@ -279,7 +335,9 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
     heads = heads_of(row, 7, torch.bfloat16)
 
     def once() -> list[torch.Tensor]:
-        seen = tree_attention.attend(heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES)
+        seen = tree_attention.attend(
+            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+        )
         return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
 
     assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
@@ -288,17 +346,29 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"position_bias": torch.zeros(1, 4, 2, 2)}, r"position_bias = float32 numbers of shape \(1, 4, 2, 2\)"),
+        (
+            {"position_bias": torch.zeros(1, 4, 2, 2)},
+            r"position_bias = float32 numbers of shape \(1, 4, 2, 2\)",
+        ),
         ({"is_causal": False}, "is_causal = False"),
         ({"attention_mask": torch.zeros(1, 1, 2, 2)}, "attention_mask = "),
         ({"dropout": 0.1}, r"dropout = 0\.1"),
     ],
 )
-def test_tree_attention_refuses_what_it_does_not_know(forest: Any, given: dict[str, Any], said: str) -> None:
+def test_tree_attention_refuses_what_it_does_not_know(
+    forest: Any, given: dict[str, Any], said: str
+) -> None:
     """Whoever hands it on hears of it, and not only who asks the list (services/chassis/model_checks/attention_keywords.py)."""
     row = row_of(forest, 0, 1, 4, False)
     heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
-    fine: dict[str, Any] = {"attention_mask": None, "tree": tree, "use_cache": True, "anything": None}
+    fine: dict[str, Any] = {
+        "attention_mask": None,
+        "tree": tree,
+        "use_cache": True,
+        "anything": None,
+    }
     tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine)
-    with pytest.raises(NotReady, match=f"Identity attends with {said}.*, which tree attention does not do"):
+    with pytest.raises(
+        NotReady, match=f"Identity attends with {said}.*, which tree attention does not do"
+    ):
         tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine | given)

@@ -20,8 +20,12 @@ class Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and not t.is_floating_point()]
-        self.sizes += [t.untyped_storage().nbytes() // t.element_size() for t in made if t.element_size() > 1]
+        made = [
+            t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and not t.is_floating_point()
+        ]
+        self.sizes += [
+            t.untyped_storage().nbytes() // t.element_size() for t in made if t.element_size() > 1
+        ]
         return out
 
 

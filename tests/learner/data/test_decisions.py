@@ -47,7 +47,9 @@ def test_a_group_without_trees_is_no_group() -> None:
 
 
 @given(st.sets(st.integers(0, 30)), st.none() | st.integers(0, 30), st.integers(1, 5))
-def test_deterministic_batches_are_a_prefix(ordinals: set[int], oldest_open: int | None, size: int) -> None:
+def test_deterministic_batches_are_a_prefix(
+    ordinals: set[int], oldest_open: int | None, size: int
+) -> None:
     found = chosen(assemble(ready(*ordinals), oldest_open, size, True))
     if found is not None:
         assert found == sorted(ordinals)[:size]
@@ -102,7 +104,9 @@ def card_40(forest: Any, branches: Any) -> TreeView:
     root, ends = forest.segment(tree, None, [1] * 6, kind=Kind.PROMPT), []
     for ordinal, sizes in enumerate(branches):
         first = forest.segment(tree, root, [ordinal] * sizes[0], ordinal=ordinal)
-        below = [forest.segment(tree, first, [9] * size, ordinal=i) for i, size in enumerate(sizes[1:])]
+        below = [
+            forest.segment(tree, first, [9] * size, ordinal=i) for i, size in enumerate(sizes[1:])
+        ]
         ends += [Leaf(s.id, len(s)) for s in below or [first]]
     return TreeView(tree, ends, dict.fromkeys(ends, 1.0))
 
@@ -114,7 +118,9 @@ def card_40(forest: Any, branches: Any) -> TreeView:
         (((7,), (4, 3, 5)), {17: 0, 18: 10, 19: 10, 20: 6, 24: 6, 25: 16, 29: 16}),
     ],
 )
-def test_what_sharing_saves_of_the_cards_tree(forest: Any, branches: Any, saved: dict[int, int]) -> None:
+def test_what_sharing_saves_of_the_cards_tree(
+    forest: Any, branches: Any, saved: dict[int, int]
+) -> None:
     """Card 40: N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2. Its search for one prefix to share saves
     S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on, all of the hierarchy 16 from 25 on; ours is no search."""
     view = card_40(forest, branches)
@@ -133,7 +139,9 @@ def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> N
     assert unroll.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]
     assert unroll.divide(view, range(6), 25) == [[0, 1, 2], [3, 4, 5]]
     assert unroll.divide(view, range(6), 3) == [[i] for i in range(6)]
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True))
+    )
     lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
     assert lesson.metrics["packed_tokens"] == 50
     assert lesson.metrics["repeated_tokens"] == 10
@@ -182,14 +190,24 @@ def test_siblings_that_begin_alike_share_a_prediction(forest: Any) -> None:
 
 def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     view = spread(forest)
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True))
+    )
     flat = forest.flat([1, 1])
     same = ScoredTree(flat.tree, flat.leaves_L, dict(zip(flat.leaves_L, [1.0, 1.0], strict=True)))
-    lesson = study([("g", [tree]), ("h", [same])], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[2], b"now", 99)
+    lesson = study(
+        [("g", [tree]), ("h", [same])],
+        Grpo(),
+        lambda _tree, leaf: leaf == view.leaves_L[2],
+        b"now",
+        99,
+    )
     said = summary(lesson, 4)
     assert said["groups"][1]["skip"] == "zero variance"
     assert recorded_stale(said) == {view.leaves_L[2]}
     assert lesson.metrics["groups_skipped"] == 1
     assert lesson.metrics["stale_leaves"] == 1
-    assert sum(len(r.token_N) for r in lesson.rows) == 35  # neither the stale leaf's tokens nor the skipped group's
+    assert (
+        sum(len(r.token_N) for r in lesson.rows) == 35
+    )  # neither the stale leaf's tokens nor the skipped group's
     assert said["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))

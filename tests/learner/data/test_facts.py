@@ -31,7 +31,9 @@ def test_parts_of_a_score_are_attributes_of_the_segment_that_it_ends() -> None:
     for leaf in (inside.leaves[0], inside.scores[0].leaf):
         leaf.end = 2  # the path ends within the segment, whose other tokens nobody scored
     facts = facts_from_wire(inside)
-    assert facts.of_segment(ends[0], "format") is None and facts.of_segment(ends[1], "format") == 0.25
+    assert (
+        facts.of_segment(ends[0], "format") is None and facts.of_segment(ends[1], "format") == 0.25
+    )
 
 
 def test_portool_gets_its_format_score_in_a_run() -> None:
@@ -71,9 +73,21 @@ def test_what_the_store_knows_is_enough(optimise: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("optimise", "more", "lacks"),
     [
-        ({"advantage": "mars2"}, {"generate": {"policy": "treepo"}}, "a reward at the end of every step"),
-        ({"advantage": "mars2", "advantage_settings": {"agent": "a"}}, {}, "the attribute 'agent' on every segment"),
-        ({"advantage": "portool", "advantage_settings": {"format": "form"}}, {}, "the attribute 'form' on every segment"),
+        (
+            {"advantage": "mars2"},
+            {"generate": {"policy": "treepo"}},
+            "a reward at the end of every step",
+        ),
+        (
+            {"advantage": "mars2", "advantage_settings": {"agent": "a"}},
+            {},
+            "the attribute 'agent' on every segment",
+        ),
+        (
+            {"advantage": "portool", "advantage_settings": {"format": "form"}},
+            {},
+            "the attribute 'form' on every segment",
+        ),
         (
             {"advantage": "sage-skill"},
             {},
@@ -91,7 +105,9 @@ def test_a_recipe_whose_estimator_lacks_a_fact_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         resolve(_recipe(optimise) | more)
-    assert f"optimise.advantage {optimise['advantage']} needs {lacks}, which neither" in str(refused.value)
+    assert f"optimise.advantage {optimise['advantage']} needs {lacks}, which neither" in str(
+        refused.value
+    )
 
 
 def test_parts_that_a_scorer_names_are_known() -> None:
@@ -110,9 +126,14 @@ def test_an_engine_without_entropies_is_refused() -> None:
 def test_steps_are_masked_by_entropies_alone() -> None:
     masked = {"entropy_quantile": 0.2}
     assert resolve(_recipe(masked)).optimise.entropy_quantile == 0.2
-    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say",
+    ):
         resolve(_recipe(masked) | {"resources": {"engine": "vllm"}})
-    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 masks advantages, and loss dpo compares pairs"):
+    with pytest.raises(
+        InvalidInput, match=r"entropy_quantile 0.2 masks advantages, and loss dpo compares pairs"
+    ):
         resolve(_recipe(masked | {"loss": "dpo"}))
 
 

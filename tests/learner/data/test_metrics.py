@@ -83,9 +83,13 @@ def test_the_largest_advantage_is_of_groups_that_teach() -> None:
     view, flat = tree(([7], [8], [9]), (1.0, 0.0, 0.0)), tree(([7], [8]), (1.0, 1.0))
     small = McGrpo(floor=0.1).estimate(GroupTrees("g", [view]))
     large = Credit(GroupTrees("g", [view]), McGrpo(floor=0.0).estimate(GroupTrees("g", [view])))
-    assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(1.1547, abs=1e-4)
+    assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(
+        1.1547, abs=1e-4
+    )
     assert metrics.of_batch([credit(view), large], age)["advantage_max"] == pytest.approx(3000)
-    assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(3 / 0.101)
+    assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(
+        3 / 0.101
+    )
     assert "advantage_max" not in metrics.of_batch([credit(flat)], age)
 
 
@@ -119,7 +123,10 @@ def test_a_leaf_inside_a_segment_is_told_by_its_tokens() -> None:
 
 
 def test_lengths_and_what_the_limit_ended() -> None:
-    views = [tree(([1], [1, 2, 3], [1, 2]), (0.0, 1.0, 0.0)), tree(([1] * 10,), (0.0,), finish=Finish.LENGTH, number=1)]
+    views = [
+        tree(([1], [1, 2, 3], [1, 2]), (0.0, 1.0, 0.0)),
+        tree(([1] * 10,), (0.0,), finish=Finish.LENGTH, number=1),
+    ]
     found = metrics.of_batch([credit(view) for view in views], age)
     assert found["completion_tokens"] == 4.0
     assert found["completion_tokens_median"] == 2.5
@@ -136,16 +143,32 @@ def test_a_leaf_before_the_cut_was_not_ended_by_the_limit() -> None:
 
 
 def test_form_is_what_scorers_say_of_it() -> None:
-    parts: list[Parts] = [{"raised": 1.0}, {"format": 0.0}, {"format": 1.0}, {"majority_ratio": 0.5}]
+    parts: list[Parts] = [
+        {"raised": 1.0},
+        {"format": 0.0},
+        {"format": 1.0},
+        {"majority_ratio": 0.5},
+    ]
     view = tree(([1], [2], [3], [4]), (0.0, 0.0, 1.0, 1.0), parts=parts)
     assert metrics.of_batch([credit(view)], age)["malformed_share"] == 2 / 4
 
 
 def test_staleness_counts_each_sampled_segment_once() -> None:
     found = metrics.of_batch(
-        [credit(tree(([1], [2], [3], [4], [5]), (0.0, 1.0, 0.0, 0.0, 1.0), steps=(10, 10, 9, 7, 0)))], age
+        [
+            credit(
+                tree(([1], [2], [3], [4], [5]), (0.0, 1.0, 0.0, 0.0, 1.0), steps=(10, 10, 9, 7, 0))
+            )
+        ],
+        age,
     )
-    assert [found[f"staleness_{name}"] for name in ("0", "1", "2_3", "4_7", "8_up")] == [0.4, 0.2, 0.2, 0.0, 0.2]
+    assert [found[f"staleness_{name}"] for name in ("0", "1", "2_3", "4_7", "8_up")] == [
+        0.4,
+        0.2,
+        0.2,
+        0.0,
+        0.2,
+    ]
     assert found["staleness_mean"] == pytest.approx((0 + 0 + 1 + 3 + 10) / 5)
     assert found["staleness_max"] == 10.0
 
@@ -158,10 +181,15 @@ def test_trees_that_replay_put_in_are_not_stale() -> None:
 
 
 def test_replay_counts_trained_path_tokens_of_trees_that_teach() -> None:
-    fresh, old = credit(tree(([1], [2]), (0.0, 1.0))), credit(tree(([1, 1, 1], [2, 2, 2]), (0.0, 1.0), number=1))
+    fresh, old = (
+        credit(tree(([1], [2]), (0.0, 1.0))),
+        credit(tree(([1, 1, 1], [2, 2, 2]), (0.0, 1.0), number=1)),
+    )
     flat = credit(tree(([1, 1], [2, 2]), (1.0, 1.0), number=2))
     assert metrics.of_batch([fresh, old, flat], age)["replay_share"] == 0.0
-    assert metrics.of_batch([fresh, old, flat], age, (b"\1" * 32, b"\2" * 32))["replay_share"] == 6 / 8
+    assert (
+        metrics.of_batch([fresh, old, flat], age, (b"\1" * 32, b"\2" * 32))["replay_share"] == 6 / 8
+    )
     assert "replay_share" not in metrics.of_batch([flat], age, (b"\2" * 32,))
 
 
@@ -178,7 +206,13 @@ def _seconds(call: Callable[[], object]) -> float:
 def test_512_leaves_of_64_tokens_cost_little() -> None:
     rng = np.random.default_rng(0)
     batch = [
-        credit(tree([list(rng.integers(0, 999, 64)) for _ in range(16)], [float(i % 2) for i in range(16)], number=n))
+        credit(
+            tree(
+                [list(rng.integers(0, 999, 64)) for _ in range(16)],
+                [float(i % 2) for i in range(16)],
+                number=n,
+            )
+        )
         for n in range(32)
     ]
     seconds = min(_seconds(lambda: metrics.of_batch(batch, age)) for _ in range(3))

@@ -53,7 +53,9 @@ def score(forge: Forge, tree_id: bytes, place: Leaf, value: float | None, **part
         said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
     else:
         said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value, parts=parts)
-    scored = tree_pb2.ScoredLeaf(leaf=leaf_to_wire(place), scorer="number", scorer_version="1", score=said)
+    scored = tree_pb2.ScoredLeaf(
+        leaf=leaf_to_wire(place), scorer="number", scorer_version="1", score=said
+    )
     event = events_pb2.LeafScored(run_id=forge.run_id, tree_id=tree_id, scored=scored)
     return forge.item("score", events_pb2.LeavesScored(scores=[event]))
 
@@ -62,9 +64,14 @@ def end(segment: Segment) -> Leaf:
     return Leaf(segment.id, len(segment))
 
 
-def group(world: World, chains: Sequence[tuple[float | None, float, float]] = CHAINS) -> list[tree_pb2.Tree]:
+def group(
+    world: World, chains: Sequence[tuple[float | None, float, float]] = CHAINS
+) -> list[tree_pb2.Tree]:
     """A group of closed trees, as the store gives them to a learner; a tree is a path of two parts of four tokens each."""
-    forge, specs = world.forge, [world.forge.spec(0, index, len(chains)) for index in range(len(chains))]
+    forge, specs = (
+        world.forge,
+        [world.forge.spec(0, index, len(chains)) for index in range(len(chains))],
+    )
     for spec_, (first, second, used) in zip(specs, chains, strict=True):
         epoch, root = world.open(spec_), forge.root(spec_)
         one = forge.child(root)
@@ -76,7 +83,9 @@ def group(world: World, chains: Sequence[tuple[float | None, float, float]] = CH
             forge.grown(spec_.tree_id, two, epoch=epoch),
             score(forge, spec_.tree_id, end(two), second, used=used),
         )
-        assert world.one(schema.trees, tree_id=spec_.tree_id).state != CLOSED, "the place inside lacks its score"
+        assert world.one(schema.trees, tree_id=spec_.tree_id).state != CLOSED, (
+            "the place inside lacks its score"
+        )
         world.ingest(score(forge, spec_.tree_id, end(one), first))
         assert world.one(schema.trees, tree_id=spec_.tree_id).state == CLOSED
     return world.database.query(lambda c: trees.read(c, [s.tree_id for s in specs]))
@@ -85,7 +94,9 @@ def group(world: World, chains: Sequence[tuple[float | None, float, float]] = CH
 def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
     """What a step learns from: a batch of these trees."""
     groups = from_store.by_group(given, [given[0].spec.group_id])
-    return study(groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000)
+    return study(
+        groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000
+    )
 
 
 def parts(found: Lesson) -> list[tuple[float, float]]:
@@ -132,7 +143,9 @@ def test_mars2_gets_the_rewards_of_programs(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["gigpo", "hgpo", "sage-skill", "mars2"])
-def test_a_path_with_a_place_that_could_not_be_scored_takes_no_part(world: World, name: str) -> None:
+def test_a_path_with_a_place_that_could_not_be_scored_takes_no_part(
+    world: World, name: str
+) -> None:
     """Never a reward of 0: the group is what it is without that path."""
     broken = group(world, [*CHAINS, (None, 1.0, 1.0)])
     found, whole = lesson(broken, name), lesson(broken[:4], name)
@@ -164,7 +177,11 @@ class TwoTasks(Growing):
         growth.mark(first.leaf, "task 1")
         await growth.reward(first.leaf)
         growth.drop(first.leaf)
-        growth.end(await growth.run(Expansion(Branch(*_place(first.leaf), 0), upto(growth.view.sampling, 4))))
+        growth.end(
+            await growth.run(
+                Expansion(Branch(*_place(first.leaf), 0), upto(growth.view.sampling, 4))
+            )
+        )
 
 
 def _place(leaf: Leaf) -> tuple[bytes, int]:
@@ -178,7 +195,12 @@ def reward(completion: str, **row: Any) -> float:
 
 @pytest.mark.parametrize("name", ["gigpo", "hgpo", "sage-skill", "mars2"])
 def test_a_recipe_whose_policy_scores_places_is_taken(name: str) -> None:
-    recipe = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": {"advantage": name}}
+    recipe = {
+        "name": "r",
+        "model": "m",
+        "task": {"name": "arithmetic"},
+        "optimise": {"advantage": name},
+    }
     scorers = [{"name": f"{__name__}:reward"}]
     found = resolve(recipe | {"generate": {"policy": f"{__name__}:TwoTasks"}, "filter": scorers})
     assert found.optimise.advantage == name
@@ -206,10 +228,17 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
     assert world.one(schema.trees).state == CLOSED and not world.rows(schema.parked)
     (tree,) = world.database.query(lambda c: trees.read(c, [given.tree_id]))
     (scored,) = from_store.by_group([tree], [given.group_id])[0][1]
-    assert scored.rewards == {**dict(zip(firsts, (1.0, 0.0), strict=True)), **dict(zip(leaves, (1.0, 0.5), strict=True))}
-    assert scored.leaves == leaves and scored.facts.rewards == dict(zip(firsts, (1.0, 0.0), strict=True))
+    assert scored.rewards == {
+        **dict(zip(firsts, (1.0, 0.0), strict=True)),
+        **dict(zip(leaves, (1.0, 0.5), strict=True)),
+    }
+    assert scored.leaves == leaves and scored.facts.rewards == dict(
+        zip(firsts, (1.0, 0.0), strict=True)
+    )
     found = parts(lesson([tree], name))
-    assert len(found) == 2 and found[0][0] > 0 > found[1][0], "the first task that was right, against the one that was not"
+    assert len(found) == 2 and found[0][0] > 0 > found[1][0], (
+        "the first task that was right, against the one that was not"
+    )
 
 
 class Run:
@@ -219,7 +248,9 @@ class Run:
         self.world, self.given, self.epoch = world, given, world.open(given)
         settings = replace(spec(f"{__name__}:TwoTasks", {}, 8), tree_id=given.tree_id)
         self.engine = build(dict(ENDLESS), PolicyVersion(1, 0, blake(b"policy")), 64)
-        self.grower = Grower(settings, Tree(given.tree_id), self.engine.tokenizer, "node-1", self.epoch)
+        self.grower = Grower(
+            settings, Tree(given.tree_id), self.engine.tokenizer, "node-1", self.epoch
+        )
 
     def engine_steps(self) -> None:
         while self.grower.in_flight:
@@ -229,11 +260,23 @@ class Run:
         for request in step.requests:
             self.engine.submit(request)
         forge, run_id, tree_id = self.world.forge, self.given.run_id, self.given.tree_id
-        made = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=self.epoch) for s in step.segments]
-        items = [forge.item("segment", events_pb2.SegmentsGrown(run_id=run_id, node_id="node-1", segments=made))]
-        items += [forge.item("leaf", messages.leaf(run_id, tree_id, self.epoch, m, "text").message) for m in step.leaves]
+        made = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=self.epoch)
+            for s in step.segments
+        ]
+        items = [
+            forge.item(
+                "segment", events_pb2.SegmentsGrown(run_id=run_id, node_id="node-1", segments=made)
+            )
+        ]
+        items += [
+            forge.item("leaf", messages.leaf(run_id, tree_id, self.epoch, m, "text").message)
+            for m in step.leaves
+        ]
         if step.grown is not None:
-            said = messages.grown(run_id, "node-1", tree_id, self.epoch, step.grown, inside=step.inside)
+            said = messages.grown(
+                run_id, "node-1", tree_id, self.epoch, step.grown, inside=step.inside
+            )
             items.append(forge.item("grown", said.message))
         self.inside = step.inside
         self.world.ingest(*items)

@@ -42,7 +42,12 @@ def never(_tree: Any, _leaf: Leaf) -> bool:
 
 
 def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> None:
-    for rewards, expected in (([0, 0], True), ([0, 0.5], False), ([None, 0], True), ([None, None], False)):
+    for rewards, expected in (
+        ([0, 0], True),
+        ([0, 0.5], False),
+        ([None, 0], True),
+        ([None, None], False),
+    ):
         assert replay.failed([scored(forest, rewards)], 0.5) is expected
     assert not replay.failed([scored(forest, [0]), scored(forest, [1], 2)], 0.5)
 
@@ -74,13 +79,19 @@ def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
 
 def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
     """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
-    fresh, stored = aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))), scored(forest, [0, 1, 0], 2)
+    fresh, stored = (
+        aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))),
+        scored(forest, [0, 1, 0], 2),
+    )
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[1])
     groups = replay.joined([("g", [fresh])], [success], {stored.tree.tree_id: stored})
     (credit,) = study(groups, Grpo(), never, b"now", 400).credits
     advantage = np.concatenate(credit.advantages.leaf_G_L)
     assert advantage == pytest.approx([-0.354] * 7 + [2.475], abs=1e-3)
-    assert credit.group.trees[0].leaves_L == [*fresh.leaves[:3], *fresh.leaves[4:]]  # the oldest one made room
+    assert credit.group.trees[0].leaves_L == [
+        *fresh.leaves[:3],
+        *fresh.leaves[4:],
+    ]  # the oldest one made room
     assert credit.replayed == {1} and credit.group.trees[1].leaves_L == [stored.leaves[1]]
     assert study([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
 
@@ -93,7 +104,9 @@ def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTr
     for ordinal, path in enumerate(ages):
         last = prompt
         for depth, (epoch, step) in enumerate(path):
-            last = forest.segment(tree, last, [5], ordinal=0 if depth else ordinal, epoch=epoch, step=step)
+            last = forest.segment(
+                tree, last, [5], ordinal=0 if depth else ordinal, epoch=epoch, step=step
+            )
         leaves.append(Leaf(last.id, 1))
     return ScoredTree(tree, leaves, dict.fromkeys(leaves, 0.0))
 
@@ -103,11 +116,16 @@ def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTr
     [
         ([[[(1, 9)], [(1, 8)]], [[(1, 7)], [(1, 8)]]], (1, 0)),
         ([[[(1, 9)], [(1, 8)], [(1, 8)]], [[(1, 8)]]], (0, 1)),  # the first of several
-        ([[[(1, 5)], [(1, 9), (1, 9)], [(1, 4), (1, 9)]]], (0, 2)),  # as old as the oldest weights on its path
+        (
+            [[[(1, 5)], [(1, 9), (1, 9)], [(1, 4), (1, 9)]]],
+            (0, 2),
+        ),  # as old as the oldest weights on its path
         ([[[(2, 3)], [(1, 7)]]], (0, 1)),  # a later learner counts its steps from its checkpoint on
     ],
 )
-def test_a_success_takes_the_place_of_the_oldest_leaf(forest: Any, trees: Any, gone: tuple[int, int]) -> None:
+def test_a_success_takes_the_place_of_the_oldest_leaf(
+    forest: Any, trees: Any, gone: tuple[int, int]
+) -> None:
     """DART-GUI (arXiv 2509.23866): the oldest row gives way, wherever it stands."""
     fresh = [aged(forest, number, *ages) for number, ages in enumerate(trees, 1)]
     stored = scored(forest, [1], 9)
@@ -132,7 +150,9 @@ def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -
     (found,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
     assert found.stale == (old,) and [len(leaf_L) for leaf_L in found.advantages.leaf_G_L] == [2, 1]
     right = replace(fresh, rewards={**fresh.rewards, old: 1.0})
-    assert not replay.failed([right], 0.5) and replay.failed([right], 0.5, lambda _tree, leaf: leaf == old)
+    assert not replay.failed([right], 0.5) and replay.failed(
+        [right], 0.5, lambda _tree, leaf: leaf == old
+    )
     assert not replay.failed([fresh], 0.5, lambda _tree, _leaf: True)
 
 
@@ -144,10 +164,17 @@ def test_a_leaf_without_a_score_gives_no_place_up(forest: Any) -> None:
 
 
 def test_a_tree_without_a_leaf_left_leaves_the_group(forest: Any) -> None:
-    fresh, stored = [scored(forest, [None]), scored(forest, [0], 2), scored(forest, [0, 0], 3)], scored(forest, [1], 4)
+    fresh, stored = (
+        [scored(forest, [None]), scored(forest, [0], 2), scored(forest, [0, 0], 3)],
+        scored(forest, [1], 4),
+    )
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
     ((_, trees),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
-    assert [(t.tree.tree_id[0], len(t.leaves), t.replayed) for t in trees] == [(1, 1, False), (3, 2, False), (4, 1, True)]
+    assert [(t.tree.tree_id[0], len(t.leaves), t.replayed) for t in trees] == [
+        (1, 1, False),
+        (3, 2, False),
+        (4, 1, True),
+    ]
 
 
 def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(forest: Any) -> None:
@@ -163,9 +190,13 @@ def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(for
 
 def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
     fresh, stored = scored(forest, [0, 1]), scored(forest, [1, 0], 2)
-    groups = replay.joined([("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored})
+    groups = replay.joined(
+        [("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored}
+    )
     credits = study(groups, Grpo(), lambda _tree, _leaf: True, b"now", 400).credits
-    assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[1].advantages.skip
+    assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[
+        1
+    ].advantages.skip
 
 
 # -- what it weighs --
@@ -176,7 +207,12 @@ def test_the_cards_numbers_of_the_decoupled_loss() -> None:
     cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607."""
     loss = losses.build("decoupled", {"dual_clip": 0.0})
     for advantage, expected in ((1.0, -2.4), (-1.0, 2.5)):
-        one = tokens([[np.log(0.5)]], behaviour=[[np.log(0.2)]], proximal=[[np.log(0.4)]], advantage=[[advantage]])
+        one = tokens(
+            [[np.log(0.5)]],
+            behaviour=[[np.log(0.2)]],
+            proximal=[[np.log(0.4)]],
+            advantage=[[advantage]],
+        )
         assert float(loss.of(one, Totals(1, 1))[0]) == pytest.approx(expected)
     capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
     for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
@@ -199,16 +235,29 @@ def test_the_cards_numbers_of_the_decoupled_loss() -> None:
     ],
 )
 def test_replay_needs_a_loss_that_corrects(optimise: dict[str, Any], fine: bool) -> None:
-    data = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": optimise, "replay": {"fraction": 0.5}}
+    data = {
+        "name": "r",
+        "model": "m",
+        "task": {"name": "arithmetic"},
+        "optimise": optimise,
+        "replay": {"fraction": 0.5},
+    }
     if fine:
         assert resolve(data).replay == Replay(fraction=0.5)
         return
-    with pytest.raises(InvalidInput, match=r"does not correct for that: set optimise\.loss: decoupled"):
+    with pytest.raises(
+        InvalidInput, match=r"does not correct for that: set optimise\.loss: decoupled"
+    ):
         resolve(data)
 
 
 def test_replay_of_nothing_or_by_nobody_is_refused() -> None:
-    data: dict[str, Any] = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": {"loss": "decoupled"}}
+    data: dict[str, Any] = {
+        "name": "r",
+        "model": "m",
+        "task": {"name": "arithmetic"},
+        "optimise": {"loss": "decoupled"},
+    }
     with pytest.raises(InvalidInput, match="replays nothing"):
         resolve({**data, "replay": {}})
     with pytest.raises(InvalidInput, match="no replay plugin 'nobody'"):
@@ -235,7 +284,10 @@ def drawn(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
     tree = store.trees_by_id[store.batches[wanted.batch - 1][0].tree_ids[0]]
     best = next(s.leaf for s in tree.scores if s.score.value == 1.0)
     whole = Replayed(tree.spec.tree_id, tree.spec.group_id)
-    return (whole, *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in wanted.failed))
+    return (
+        whole,
+        *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in wanted.failed),
+    )
 
 
 def asking(**more: Any) -> Recipe:
@@ -244,7 +296,9 @@ def asking(**more: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("die", [1, 4])
-async def test_a_killed_learner_replays_what_its_batches_recorded(tmp_path: Path, tiny_folder: Path, die: int) -> None:
+async def test_a_killed_learner_replays_what_its_batches_recorded(
+    tmp_path: Path, tiny_folder: Path, die: int
+) -> None:
     whole = Rig(tmp_path / "whole", tiny_folder, MemoryStore(hopeless, replay=drawn), asking())
     await whole.run()
     asked = whole.store.asked
@@ -262,7 +316,9 @@ async def test_a_killed_learner_replays_what_its_batches_recorded(tmp_path: Path
     store.die_after_commit, before = -1, len(store.asked)
     again = Rig(tmp_path / "killed", tiny_folder, store, asking())
     await again.run()
-    assert [w.batch for w in store.asked[before:]] == list(range(die + 1, 5))  # what was committed is never drawn again
+    assert [w.batch for w in store.asked[before:]] == list(
+        range(die + 1, 5)
+    )  # what was committed is never drawn again
     assert [b.replayed for b, _ in store.batches] == [b.replayed for b, _ in whole.store.batches]
     assert all(torch.equal(whole.final()[n], t) for n, t in again.final().items())
     assert not all(torch.equal(plain.final()[n], t) for n, t in again.final().items())

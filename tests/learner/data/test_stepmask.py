@@ -19,7 +19,9 @@ from services.learner.data.prepare import study
 from tests.methods.advantages.planting import group
 
 
-def episodes(*entropies: list[float], number: int = 1, said: bool = True, right: int = 0) -> ScoredTree:
+def episodes(
+    *entropies: list[float], number: int = 1, said: bool = True, right: int = 0
+) -> ScoredTree:
     """A path for each list: an action of two tokens with that mean entropy, an answer, and so on. One path is right."""
     tree, ends = Tree(bytes([number]) * 32), []
     root = Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [1, 2])
@@ -29,7 +31,14 @@ def episodes(*entropies: list[float], number: int = 1, said: bool = True, right:
         for place, entropy in enumerate(steps):
             both = np.array([entropy - 0.25, entropy + 0.25]) if said else np.zeros(0)
             act = Segment(
-                tree.tree_id, at.id, len(at), ordinal * (not place), Kind.POLICY, [3, 4], [-1.0, -1.0], entropies_T=both
+                tree.tree_id,
+                at.id,
+                len(at),
+                ordinal * (not place),
+                Kind.POLICY,
+                [3, 4],
+                [-1.0, -1.0],
+                entropies_T=both,
             )
             tree.add(act)
             at = Segment(tree.tree_id, act.id, 2, 0, Kind.TOOL, [5])
@@ -70,12 +79,21 @@ def test_what_is_equal_stays_and_nothing_is_masked_unless_it_is_asked_for() -> N
     assert kept(found) == [[1, 1], [1, 1]]
     assert step_mask.masked([plain], 0.0) == [plain]
     nothing = credited(episodes([1.0], [2.0])), credited(episodes([1.0]))
-    assert step_mask.masked(nothing[1:], 0.5) == [nothing[1]], "a group that teaches nothing stays as it is"
+    assert step_mask.masked(nothing[1:], 0.5) == [nothing[1]], (
+        "a group that teaches nothing stays as it is"
+    )
 
 
 def test_masked_tokens_have_no_advantage_and_the_others_theirs() -> None:
     def rows(quantile: float) -> Any:
-        lesson = study([("g", [episodes(*TEN)])], Grpo(), lambda _t, _l: False, b"", 400, entropy_quantile=quantile)
+        lesson = study(
+            [("g", [episodes(*TEN)])],
+            Grpo(),
+            lambda _t, _l: False,
+            b"",
+            400,
+            entropy_quantile=quantile,
+        )
         return lesson.rows[0].advantage_P_T
 
     plain, masked = rows(0.0), rows(0.2)
@@ -89,23 +107,34 @@ def test_a_shared_step_is_one_and_echos_factors_stay() -> None:
     tree = Tree(b"s" * 32)
     root = Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [1, 2])
     trunk = Segment(tree.tree_id, root.id, 2, 0, Kind.POLICY, [3], [-1.0], entropies_T=[0.5])
-    below = [Segment(tree.tree_id, trunk.id, 1, i, Kind.POLICY, [4], [-1.0], entropies_T=[2.0 * i + 1]) for i in range(2)]
+    below = [
+        Segment(tree.tree_id, trunk.id, 1, i, Kind.POLICY, [4], [-1.0], entropies_T=[2.0 * i + 1])
+        for i in range(2)
+    ]
     for segment in (root, trunk, *below):
         tree.add(segment)
     leaves = [Leaf(s.id, 1) for s in below]
     view = TreeView(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
-    np.testing.assert_array_equal(step_mask.kept(plant(group(view)), 0.5), (True, False, True, True))
+    np.testing.assert_array_equal(
+        step_mask.kept(plant(group(view)), 0.5), (True, False, True, True)
+    )
     echo = registry.build("optimise", "echo", {})
     scored = ScoredTree(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
     shaped = over_batch([credited(scored, estimator=echo)], echo)
     (masked,) = step_mask.masked(shaped, 0.5)
     before, after = kept(shaped[0]), kept(masked)
-    assert [path[0] for path in after] == [0, 0] and [path[1] for path in after] == [path[1] for path in before]
+    assert [path[0] for path in after] == [0, 0] and [path[1] for path in after] == [
+        path[1] for path in before
+    ]
     assert 1.0 not in [path[1] for path in before]
 
 
 def test_steps_without_entropies_are_refused() -> None:
     silent = credited(episodes([1.0], [2.0], said=False))
-    with pytest.raises(InvalidInput, match=r"entropy_quantile needs the entropy of every sampled token.*\(torch\)"):
+    with pytest.raises(
+        InvalidInput, match=r"entropy_quantile needs the entropy of every sampled token.*\(torch\)"
+    ):
         step_mask.masked([silent], 0.2)
-    assert step_mask.masked([replace(silent, advantages=replace(silent.advantages, skip="zero variance"))], 0.2)
+    assert step_mask.masked(
+        [replace(silent, advantages=replace(silent.advantages, skip="zero variance"))], 0.2
+    )

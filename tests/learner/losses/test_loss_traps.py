@@ -20,7 +20,10 @@ def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
     tree = Tree(b"s" * 32)
     root = Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [1, 2, 3])
     trunk = Segment(tree.tree_id, root.id, 3, 0, Kind.POLICY, [4, 5], [-0.5, -0.7], policy=first)
-    ends = [Segment(tree.tree_id, trunk.id, 2, i, Kind.POLICY, [6 + i], [-0.9], policy=b"now") for i in range(2)]
+    ends = [
+        Segment(tree.tree_id, trunk.id, 2, i, Kind.POLICY, [6 + i], [-0.9], policy=b"now")
+        for i in range(2)
+    ]
     for segment in (root, trunk, *ends):
         tree.add(segment)
     leaves = [Leaf(s.id, 1) for s in ends]
@@ -28,17 +31,23 @@ def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
 
 
 def row_of(view: TreeView, leaf_L: Any) -> PackedSequence:
-    return packing.pack([unroll.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99)[0]
+    return packing.pack(
+        [unroll.unroll(view, range(len(leaf_L)), np.array(leaf_L), None, b"now")], 99
+    )[0]
 
 
-def slopes(row: PackedSequence, logp: Any, name: str, given_settings: dict[str, Any]) -> list[float]:
+def slopes(
+    row: PackedSequence, logp: Any, name: str, given_settings: dict[str, Any]
+) -> list[float]:
     """Gradient at each prediction of a row whose log-probs are given."""
     from services.learner.model.load import Pass
     from services.learner.training import gather as gathering
     from services.learner.training.trainer import totals_of
 
     logp_E = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
-    seen = gathering.tokens(row, Pass(logp_E, torch.zeros(len(row.place_R), dtype=torch.float64), torch.zeros(0)))
+    seen = gathering.tokens(
+        row, Pass(logp_E, torch.zeros(len(row.place_R), dtype=torch.float64), torch.zeros(0))
+    )
     losses.build(name, given_settings).of(seen, totals_of([row]))[0].backward()
     assert logp_E.grad is not None
     return logp_E.grad.tolist()  # type: ignore[no-any-return]
@@ -47,8 +56,12 @@ def slopes(row: PackedSequence, logp: Any, name: str, given_settings: dict[str, 
 def test_a_trunks_targets_count_once_a_leaf_and_once_with_nodes() -> None:
     """Two trunk tokens, two leaves of one: 6 path tokens, 4 of nodes; A = 1 and 3."""
     row = row_of(trunk_and_leaves()[0], [1.0, 3.0])
-    assert slopes(row, [0.0] * 4, "reinforce", {}) == pytest.approx([-4 / 6, -4 / 6, -1 / 6, -3 / 6])
-    assert slopes(row, [0.0] * 4, "reinforce", {"count": "nodes"}) == pytest.approx([-2 / 4, -2 / 4, -1 / 4, -3 / 4])
+    assert slopes(row, [0.0] * 4, "reinforce", {}) == pytest.approx(
+        [-4 / 6, -4 / 6, -1 / 6, -3 / 6]
+    )
+    assert slopes(row, [0.0] * 4, "reinforce", {"count": "nodes"}) == pytest.approx(
+        [-2 / 4, -2 / 4, -1 / 4, -3 / 4]
+    )
 
 
 def test_advantages_that_differ_per_leaf_are_clipped_apart() -> None:
@@ -64,7 +77,9 @@ def test_a_trunk_that_a_newer_policy_went_on_from_keeps_its_log_probs() -> None:
     view, trunk = trunk_and_leaves(b"old")
     row = row_of(view, [1.0, 1.0])
     assert row.foreign_P_T.tolist() == [[True, True, False]] * 2
-    np.testing.assert_array_equal(row.behaviour_P_T[:, :2], np.tile(trunk.logprobs_T.astype(np.float64), (2, 1)))
+    np.testing.assert_array_equal(
+        row.behaviour_P_T[:, :2], np.tile(trunk.logprobs_T.astype(np.float64), (2, 1))
+    )
     assert row.share_P_T.tolist() == [[0.5, 0.5, 1.0]] * 2
 
 
@@ -76,10 +91,20 @@ def test_what_a_step_says_of_its_ratios(tiny_llama: Callable[..., Any]) -> None:
     with torch.no_grad():
         logp = forward(model, row)[0].numpy()[row.index_P_T]
     row.drawn_P_T[:] = row.behaviour_P_T[:] = logp - np.log([[2.1, 1.0, 1.0], [1.0, 2.1, 2.1]])
-    report, _ = stepped(model, [row], "reinforce", {"importance": {"level": "token", "cap": 2.0}, "reject": {"high": 3.0}})
+    report, _ = stepped(
+        model,
+        [row],
+        "reinforce",
+        {"importance": {"level": "token", "cap": 2.0}, "reject": {"high": 3.0}},
+    )
     said = report.measures
     assert said["ess"] == pytest.approx(9.3**2 / (6 * (3 + 3 * 2.1**2)))
     assert said["path_ess"] == pytest.approx((2.1 + 4.41) ** 2 / (2 * (2.1**2 + 4.41**2)))
-    assert [said[f"ratio_{n}"] for n in ("below_0.5", "0.5_0.8", "0.8_1.25", "1.25_2", "above_2")] == [0, 0, 0.5, 0, 0.5]
-    assert (said["truncated_share"], said["rejected_share"]) == (0.5, 0.5)  # the second path's product is 4.41
+    assert [
+        said[f"ratio_{n}"] for n in ("below_0.5", "0.5_0.8", "0.8_1.25", "1.25_2", "above_2")
+    ] == [0, 0, 0.5, 0, 0.5]
+    assert (said["truncated_share"], said["rejected_share"]) == (
+        0.5,
+        0.5,
+    )  # the second path's product is 4.41
     assert said["importance_mean"] == pytest.approx(1.5)

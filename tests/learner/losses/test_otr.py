@@ -30,7 +30,9 @@ def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor
     """Of one place whose output layer is the identity."""
     one, found = row(1, [0], [label], [1.0]), losses.build("otr", settings)
     assert found.softening is not None
-    soft_E, mean_R = tempered.softened(logits[None], torch.eye(len(logits), dtype=logits.dtype), one, found.softening)
+    soft_E, mean_R = tempered.softened(
+        logits[None], torch.eye(len(logits), dtype=logits.dtype), one, found.softening
+    )
     given = tokens(logits.log_softmax(0)[label][None, None])
     mean = None if mean_R is None else mean_R[None]
     seen = given.__class__(**{**vars(given), "soft_P_T": soft_E[None], "soft_mean_P_T": mean})
@@ -40,7 +42,8 @@ def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor
 
 
 @pytest.mark.parametrize(
-    ("beta", "value", "direction"), [(0.0, 0.3825, (-0.1663, 0.1901, -0.0238)), (-0.1, 0.3281, (-0.1753, 0.2054, -0.0301))]
+    ("beta", "value", "direction"),
+    [(0.0, 0.3825, (-0.1663, 0.1901, -0.0238)), (-0.1, 0.3281, (-0.1753, 0.2054, -0.0301))],
 )
 def test_the_cards_example(beta: float, value: float, direction: tuple[float, ...]) -> None:
     """Card 59: π = (.7, .2, .1), the label is the second, κ = 1.3."""
@@ -48,7 +51,9 @@ def test_the_cards_example(beta: float, value: float, direction: tuple[float, ..
     found = loss_of(logits, 1, kappa=1.3, beta=beta)
     found.backward()  # type: ignore[no-untyped-call]
     assert found.item() == pytest.approx(value, abs=1e-4)
-    assert found.item() == pytest.approx(otr.expected_loss(logits.detach().log_softmax(0).numpy(), 1, beta), abs=1e-12)
+    assert found.item() == pytest.approx(
+        otr.expected_loss(logits.detach().log_softmax(0).numpy(), 1, beta), abs=1e-12
+    )
     assert logits.grad is not None
     np.testing.assert_allclose(-logits.grad.numpy(), direction, atol=1e-4)
 
@@ -68,7 +73,9 @@ def test_draws_go_to_it() -> None:
 
 
 @pytest.mark.parametrize("cap", [None, 3.0])
-def test_many_chunks_and_their_gradients(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
+def test_many_chunks_and_their_gradients(
+    monkeypatch: pytest.MonkeyPatch, cap: float | None
+) -> None:
     torch.manual_seed(0)
     hidden, weight = (torch.randn(n, 8, dtype=torch.float64, requires_grad=True) for n in (11, 17))
     row_E = np.sort(np.concatenate([np.arange(11), np.array([0, 3, 3, 10])]))
@@ -77,7 +84,9 @@ def test_many_chunks_and_their_gradients(monkeypatch: pytest.MonkeyPatch, cap: f
 
     def plain(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         made = h @ w.t()
-        made = (made if cap is None else torch.tanh(made / cap) * cap) / torch.from_numpy(heat)[:, None]
+        made = (made if cap is None else torch.tanh(made / cap) * cap) / torch.from_numpy(heat)[
+            :, None
+        ]
         soft = (made / 1.3).log_softmax(1).detach()
         return soft[row_E, token_E], (soft.exp() * made.log_softmax(1).clamp_min(-20.0)).sum(1)
 
@@ -113,11 +122,14 @@ def test_without_beta_nothing_is_asked_of_other_tokens() -> None:
     found = losses.build("otr", {})
     assert found.softening == (1.3, False)
     assert losses.build("otr", {"beta": -0.1}).softening == (1.3, True)
-    assert losses.build("ppo-clip", {}).softening is None and losses.build("dpo", {}).softening is None
+    assert (
+        losses.build("ppo-clip", {}).softening is None and losses.build("dpo", {}).softening is None
+    )
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"), [({"kappa": 0}, "kappa 0 must be above 0"), ({"beta": 1}, "beta 1 must lie in")]
+    ("settings", "says"),
+    [({"kappa": 0}, "kappa 0 must be above 0"), ({"beta": 1}, "beta 1 must lie in")],
 )
 def test_settings_that_mean_nothing(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):

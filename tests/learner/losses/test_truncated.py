@@ -25,7 +25,9 @@ from tests.rollout.conftest import Letters, ask, finish, prompt, tiny_llama
 NOW = b"p0"
 TRUNCATED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0, "top_k": 1},  # as LATR's tree phase
-    "greedy_alone": {"temperature": 0.0},  # no distribution is stored with it, and it is certain all the same
+    "greedy_alone": {
+        "temperature": 0.0
+    },  # no distribution is stored with it, and it is certain all the same
     "top_p": {"top_p": 0.8},
     "top_k": {"top_k": 3},
     "tempered": {"temperature": 0.7, "top_p": 0.8},
@@ -50,14 +52,18 @@ def sampled(how: dict[str, Any]) -> PackedSequence:
         tree.add(made)
         leaves.append(Leaf(made.id, len(made)))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    return packing.pack([unroll.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99)[0]
+    return packing.pack(
+        [unroll.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99
+    )[0]
 
 
 def stepped(row: PackedSequence, **settings: Any) -> StepReport:
     """One optimizer step of the weights that sampled."""
     settle(1)
     model = tiny_llama().requires_grad_(True)
-    return Trainer(prepare(model), Optimise(loss="reinforce", loss_settings=settings)).step([row], 0)
+    return Trainer(prepare(model), Optimise(loss="reinforce", loss_settings=settings)).step(
+        [row], 0
+    )
 
 
 @pytest.mark.parametrize("how", TRUNCATED.values(), ids=TRUNCATED)
@@ -70,11 +76,17 @@ def test_truncated_sampling_is_no_mismatch(how: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", TRUNCATED.values(), ids=TRUNCATED)
-def test_importance_weights_and_rejection_correct_for_what_was_drawn_from(how: dict[str, Any]) -> None:
+def test_importance_weights_and_rejection_correct_for_what_was_drawn_from(
+    how: dict[str, Any],
+) -> None:
     row = sampled(how)
     d = (row.behaviour_P_T - row.drawn_P_T)[row.mask_P_T]
     assert d.min() < -0.1
-    report = stepped(row, importance={"level": "token", "cap": 0.0}, reject={"by": "k3", "over": "token", "high": 0.01})
+    report = stepped(
+        row,
+        importance={"level": "token", "cap": 0.0},
+        reject={"by": "k3", "over": "token", "high": 0.01},
+    )
     assert report.measures["importance_mean"] == pytest.approx(np.exp(d).mean(), rel=1e-4)
     assert report.measures["rejected_share"] == pytest.approx((np.exp(d) - d - 1 > 0.01).mean())
 

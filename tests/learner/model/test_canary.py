@@ -22,14 +22,19 @@ def taught(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
 
     ids = torch.tensor(tokens)[None]
     with torch.no_grad():
-        logits = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(input_ids=ids).logits[0, :-1]
+        logits = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
+            input_ids=ids
+        ).logits[0, :-1]
     found = torch.log_softmax(logits, -1)[torch.arange(len(tokens) - 1), ids[0, 1:]]
     return np.array(found.numpy())
 
 
 def test_the_canary_is_a_teacher_forced_pass(tiny_folder: Path) -> None:
     said = canary.of(load.load(tiny_folder), "float32")
-    assert len(said["tokens"]) == canary.TOKENS == 32 and said["tolerance"] == canary.TOLERANCES["float32"]
+    assert (
+        len(said["tokens"]) == canary.TOKENS == 32
+        and said["tolerance"] == canary.TOLERANCES["float32"]
+    )
     expected = taught(tiny_folder, said["tokens"])
     assert np.abs(expected - said["logprobs"]).max() < 1e-4
     shifted = taught(tiny_folder, said["tokens"][1:])
@@ -38,7 +43,11 @@ def test_the_canary_is_a_teacher_forced_pass(tiny_folder: Path) -> None:
 
 def test_its_tokens_are_the_same_for_all_versions_and_within_the_vocabulary() -> None:
     assert canary.tokens(40).tolist() == canary.tokens(40).tolist()
-    assert canary.tokens(40).min() >= 0 and canary.tokens(40).max() < 40 and len(set(canary.tokens(40).tolist())) > 10
+    assert (
+        canary.tokens(40).min() >= 0
+        and canary.tokens(40).max() < 40
+        and len(set(canary.tokens(40).tolist())) > 10
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "torch"])
@@ -46,7 +55,9 @@ async def test_it_goes_out_with_the_weights_where_the_engine_needs_it(
     tmp_path: Path, tiny_folder: Path, engine: str
 ) -> None:
     wanted = recipe(1)
-    wanted = wanted.model_copy(update={"resources": wanted.resources.model_copy(update={"engine": engine})})
+    wanted = wanted.model_copy(
+        update={"resources": wanted.resources.model_copy(update={"engine": engine})}
+    )
     thread, folder = TorchThread(wanted, 1), WeightFolder(tmp_path / "weights")
     try:
         await thread.load(tiny_folder, resumed=False)
@@ -57,8 +68,13 @@ async def test_it_goes_out_with_the_weights_where_the_engine_needs_it(
         assert manifest.canary is None and "canary" not in manifest.to_json()
         return
     assert manifest.canary is not None
-    assert np.abs(taught(tiny_folder, manifest.canary["tokens"]) - manifest.canary["logprobs"]).max() < 1e-4
+    assert (
+        np.abs(taught(tiny_folder, manifest.canary["tokens"]) - manifest.canary["logprobs"]).max()
+        < 1e-4
+    )
     assert file.open_verified(manifest.manifest_path) == manifest, "the file keeps it"
     first = next(server.pieces(folder, manifest.digest, 0))
-    assert file.from_json(first.manifest_json, manifest.path).canary == manifest.canary, "joined nodes get it"
+    assert file.from_json(first.manifest_json, manifest.path).canary == manifest.canary, (
+        "joined nodes get it"
+    )
     assert folder.repeat(1, 1).canary == manifest.canary, "the same weights have the same canary"

@@ -23,16 +23,28 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_recipe_says_where_the_learner_computes(monkeypatch: Any) -> None:
     assert device.choose("auto") == device.choose("cpu") == torch.device("cpu")
-    with pytest.raises(InvalidInput, match=r"PyTorch sees 0 accelerators here, .* set it to auto or cpu"):
+    with pytest.raises(
+        InvalidInput, match=r"PyTorch sees 0 accelerators here, .* set it to auto or cpu"
+    ):
         device.choose("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for said in ("auto", "cuda"):
-        assert [device.choose(said, False, rank, 4) for rank in (0, 3)] == [torch.device("cuda", rank) for rank in (0, 3)]
-    assert device.choose("auto", False, 1, 5) == torch.device("cpu"), "of all ranks alike, where there are too few"
-    with pytest.raises(InvalidInput, match=r"sees 4 accelerators here, and each rank of 5 needs one"):
+        assert [device.choose(said, False, rank, 4) for rank in (0, 3)] == [
+            torch.device("cuda", rank) for rank in (0, 3)
+        ]
+    assert device.choose("auto", False, 1, 5) == torch.device("cpu"), (
+        "of all ranks alike, where there are too few"
+    )
+    with pytest.raises(
+        InvalidInput, match=r"sees 4 accelerators here, and each rank of 5 needs one"
+    ):
         device.choose("cuda", False, 1, 5)
-    assert device.choose("auto", deterministic=True) == device.choose("cpu", rank=3) == torch.device("cpu")
+    assert (
+        device.choose("auto", deterministic=True)
+        == device.choose("cpu", rank=3)
+        == torch.device("cpu")
+    )
 
 
 def test_an_accelerator_multiplies_bfloat16() -> None:
@@ -50,7 +62,9 @@ def test_deterministic_runs_train_on_the_cpu() -> None:
         "control": {"max_staleness": 0},
     }
     assert resolve(said).resources.learner_device == "auto"
-    with pytest.raises(InvalidInput, match=r"deterministic: true trains on the CPU: set resources.learner_device"):
+    with pytest.raises(
+        InvalidInput, match=r"deterministic: true trains on the CPU: set resources.learner_device"
+    ):
         resolve(said | {"resources": {"learner_device": "cuda"}})
 
 
@@ -66,7 +80,9 @@ def test_torchrun_says_which_accelerator_of_the_machine_is_a_ranks_own() -> None
 def steps() -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.learner.accelerated"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout))
 
@@ -90,4 +106,6 @@ def test_steps_on_an_accelerator_are_those_of_the_host(steps: dict[str, Any], ca
         assert all(report["head"]["head_observations"] for report in here["reports"]), "it learns"
     exact = case != "bfloat16"
     for part in ("reports", "canary", *(("weights",) if exact else ())):
-        np.testing.assert_allclose(numbers(there[part]), numbers(here[part]), rtol=2e-5 if exact else 2e-2, atol=1e-5)
+        np.testing.assert_allclose(
+            numbers(there[part]), numbers(here[part]), rtol=2e-5 if exact else 2e-2, atol=1e-5
+        )

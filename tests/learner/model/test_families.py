@@ -19,7 +19,13 @@ from services.learner.packing import packing, unroll
 from services.learner.training.trainer import Trainer
 from tests.learner.flat import Grads, flat_loss, packed
 
-SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 MORE = {"initializer_range": 0.3, "max_position_embeddings": 256, "head_dim": 8, "pad_token_id": 0}
 WINDOWED = {"sliding_window": 6, "num_hidden_layers": 4}
 LAYERS = ["sliding_attention", "full_attention"] * 2
@@ -45,10 +51,16 @@ def made(name: str, seed: int = 0) -> Any:
     """In float64, with norms that do not go through float32, so that sums in another order agree to the last digits."""
     torch.manual_seed(seed)
     config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config"))
-    model = getattr(transformers, f"{name}ForCausalLM")(config(**{**SIZES, **MORE, **FAMILIES[name]})).double().eval()
+    model = (
+        getattr(transformers, f"{name}ForCausalLM")(config(**{**SIZES, **MORE, **FAMILIES[name]}))
+        .double()
+        .eval()
+    )
     if name in EAGER:
         chosen = model.set_attn_implementation
-        model.set_attn_implementation = lambda wanted: chosen("eager" if wanted == "sdpa" else wanted)
+        model.set_attn_implementation = lambda wanted: chosen(
+            "eager" if wanted == "sdpa" else wanted
+        )
     if name == "GptOss":
         model.set_experts_implementation("eager")  # the others have no float64
     for module in model.modules():
@@ -73,10 +85,15 @@ def _norm(module: Any, plus_one: bool) -> Callable[[torch.Tensor], torch.Tensor]
 def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView], list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     views = [forest.random(rng, 9, longest, begin=[3, 1, 4, 1]) for _ in range(3)]
-    return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+    return views, [
+        np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan)
+        for v in views
+    ]
 
 
-def rows_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[packing.PackedSequence]:
+def rows_of(
+    views: list[TreeView], advantages: list[np.ndarray], budget: int
+) -> list[packing.PackedSequence]:
     pieces = [
         unroll.unroll(view, run, leaf_L, None, b"now")
         for view, leaf_L in zip(views, advantages, strict=True)
@@ -93,13 +110,19 @@ def difference(a: Grads, b: Grads) -> float:
 def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     views, advantages = forest_of(forest, 11)
     model = made(name)
-    assert max(int(row.position_N.max()) + 1 for row in rows_of(views, advantages, 400)) >= 12  # twice the window
+    assert (
+        max(int(row.position_N.max()) + 1 for row in rows_of(views, advantages, 400)) >= 12
+    )  # twice the window
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
-    bound = 1e-7 if name in ("Gemma2", "Cohere") else 1e-9  # whose eager softmax, or norm, is in float32
+    bound = (
+        1e-7 if name in ("Gemma2", "Cohere") else 1e-9
+    )  # whose eager softmax, or norm, is in float32
     for way in (Way.PADDED, Way.BLOCKS, Way.NODES, None):
         if way is not None:
             monkeypatch.setattr(
-                mask, "choose", lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS
+                mask,
+                "choose",
+                lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS,
             )
         else:
             monkeypatch.undo()
@@ -110,7 +133,9 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["Mistral", "Gemma2", "Gemma3"])
-def test_without_its_window_a_model_is_another(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_window_a_model_is_another(
+    name: str, forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views, advantages = forest_of(forest, 11)
     model = made(name)
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
@@ -155,7 +180,9 @@ def recurrent(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["Mamba", "Jamba", "Qwen3Next"])
-def test_models_with_a_state_are_trained_flat(name: str, forest: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_models_with_a_state_are_trained_flat(
+    name: str, forest: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     views, advantages = forest_of(forest, 11)
     model = recurrent(name)
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
@@ -174,8 +201,12 @@ def test_models_with_a_state_are_trained_flat(name: str, forest: Any, caplog: py
 
 
 def test_pairs_are_refused_where_paths_are_rows() -> None:
-    with pytest.raises(NotReady, match="loss 'dpo' takes pairs, and model type 'mamba' is trained flat"):
-        Trainer(prepare(recurrent("Mamba")), Optimise(loss="dpo"), frozen=prepare(recurrent("Mamba")))
+    with pytest.raises(
+        NotReady, match="loss 'dpo' takes pairs, and model type 'mamba' is trained flat"
+    ):
+        Trainer(
+            prepare(recurrent("Mamba")), Optimise(loss="dpo"), frozen=prepare(recurrent("Mamba"))
+        )
 
 
 def kept_by(model: Any, row: packing.PackedSequence) -> int:
@@ -199,10 +230,16 @@ def test_recomputed_layers_give_the_same_gradients_with_less_memory(forest: Any)
     rows = rows_of(views, advantages, 400)
 
     def trained(recompute: bool) -> tuple[float, list[torch.Tensor], int]:
-        trainer = Trainer(prepare(made("Gemma3")), Optimise(recompute=recompute, clip_norm=1e9), torch.float64)
+        trainer = Trainer(
+            prepare(made("Gemma3")), Optimise(recompute=recompute, clip_norm=1e9), torch.float64
+        )
         trainer._update = lambda rate: None  # type: ignore[method-assign]
         loss = trainer.step(rows, 0).loss
-        return loss, [g.clone() for g in trainer.masters.gradients()], kept_by(trainer.model, rows[0])
+        return (
+            loss,
+            [g.clone() for g in trainer.masters.gradients()],
+            kept_by(trainer.model, rows[0]),
+        )
 
     plain, again = trained(False), trained(True)
     assert plain[0] == again[0]

@@ -43,7 +43,9 @@ def rows_of(
             tokens = sum(len(view.nodes[i]) for i in view.path(index) if view.nodes[i].trained)
             observed[leaf] = [Observation(leaf, at, 0.5) for at in range(tokens)]
         for run in unroll.divide(view, list(range(len(view.leaves_L))), budget):
-            pieces.append(unroll.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"now", observed))
+            pieces.append(
+                unroll.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"now", observed)
+            )
     return packing.pack(pieces, budget), views, observed
 
 
@@ -59,41 +61,59 @@ def test_the_states_are_those_of_a_flat_pass_over_each_path(
         for index, leaf in enumerate(view.leaves_L):
             if not np.isfinite(view.rewards_L[index]):
                 continue
-            kinds = np.concatenate([[view.nodes[i].trained] * len(view.nodes[i]) for i in view.path(index)])
-            ids = torch.tensor(view.tree.prefix_tokens(leaf.segment, leaf.end), dtype=torch.long)[None]
+            kinds = np.concatenate(
+                [[view.nodes[i].trained] * len(view.nodes[i]) for i in view.path(index)]
+            )
+            ids = torch.tensor(view.tree.prefix_tokens(leaf.segment, leaf.end), dtype=torch.long)[
+                None
+            ]
             with torch.no_grad():
                 hidden = flat.base_model(input_ids=ids).last_hidden_state[0]
             expected += [hidden[at - 1] for at in np.flatnonzero(kinds)]
     packed = prepare(tiny_llama(0))
     with torch.no_grad():
-        found = torch.cat([states(packed, row)[torch.from_numpy(row.watched.place_S)] for row in rows])
+        found = torch.cat(
+            [states(packed, row)[torch.from_numpy(row.watched.place_S)] for row in rows]
+        )
     assert len(found) == len(expected) > 50
-    distance = torch.cdist(torch.stack(expected), found, compute_mode="donot_use_mm_for_euclid_dist")
+    distance = torch.cdist(
+        torch.stack(expected), found, compute_mode="donot_use_mm_for_euclid_dist"
+    )
     assert float(distance.min(1).values.max()) < 1e-9 and float(distance.min(0).values.max()) < 1e-9
     assert (len(rows) > 1) is (budget == 30)
 
 
-def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training(forest: Any) -> None:
+def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training(
+    forest: Any,
+) -> None:
     view = forest.flat([1.0, 0.0, 3.0, None])
     tree = type(view.tree)(view.tree.tree_id, [view.tree.root])
     leaves = []
     for i, leaf in enumerate(view.leaves_L):
         old = view.tree.segments[leaf.segment]
         signals = Signals(head_T=np.array([0.25, 0.75]))
-        made = forest.segment(tree, tree.root, old.tokens_T, ordinal=i, policy=b"now" if i else b"old")
+        made = forest.segment(
+            tree, tree.root, old.tokens_T, ordinal=i, policy=b"now" if i else b"old"
+        )
         leaves.append(type(leaf)(made.id, 2))
         object.__setattr__(made, "signals", signals)
     again = type(view)(tree, leaves, dict(zip(leaves, [1.0, 0.0, 3.0, None], strict=True)))
     observed = {leaf: [Observation(leaf, 1, 0.5)] for leaf in leaves}
     piece = unroll.unroll(again, range(4), np.zeros(4), None, b"now", observed)
     row = packing.pack([piece], 99)[0].watched
-    assert row.label_S.tolist() == [1.0, 0.0, 1.0], "a reward beyond 0..1 counts as 1, a missing one not at all"
+    assert row.label_S.tolist() == [1.0, 0.0, 1.0], (
+        "a reward beyond 0..1 counts as 1, a missing one not at all"
+    )
     assert row.kept_S.tolist() == [0.5] * 3
     assert np.isnan(row.said_S[0]) and row.said_S[1:].tolist() == [0.75, 0.75]
 
 
-@pytest.mark.parametrize(("at", "kept", "message"), [(2, 0.5, "path that has 2"), (0, 0.0, "kept with a probability")])
-def test_impossible_observations_are_refused(forest: Any, at: int, kept: float, message: str) -> None:
+@pytest.mark.parametrize(
+    ("at", "kept", "message"), [(2, 0.5, "path that has 2"), (0, 0.0, "kept with a probability")]
+)
+def test_impossible_observations_are_refused(
+    forest: Any, at: int, kept: float, message: str
+) -> None:
     view = forest.flat([1.0, 0.0])
     observed = {leaf: [Observation(leaf, at, kept)] for leaf in view.leaves_L}
     with pytest.raises(InvalidInput, match=message):
@@ -114,13 +134,18 @@ def test_the_step_is_that_of_the_weighted_loss() -> None:
     loss.backward()
     optimizer.step()
     assert told["head_loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
-    assert told["head_brier"] == pytest.approx(float((p.detach() - torch.tensor(label)).square().mean()), abs=1e-6)
+    assert told["head_brier"] == pytest.approx(
+        float((p.detach() - torch.tensor(label)).square().mean()), abs=1e-6
+    )
     assert (told["head_observations"], told["head_positives"]) == (3.0, pytest.approx(2 / 3))
-    gaps = [float((a - b).detach().abs().max()) for a, b in zip(one.head.parameters(), two.head.parameters(), strict=True)]
+    gaps = [
+        float((a - b).detach().abs().max())
+        for a, b in zip(one.head.parameters(), two.head.parameters(), strict=True)
+    ]
     assert max(gaps) < 1e-6
-    assert "head_mismatch" not in told and HeadTrainer(6, SETTINGS, 8, torch.device("cpu")).step() == {
-        "head_observations": 0.0
-    }
+    assert "head_mismatch" not in told and HeadTrainer(
+        6, SETTINGS, 8, torch.device("cpu")
+    ).step() == {"head_observations": 0.0}
 
 
 def test_equal_mass_bins() -> None:
@@ -129,9 +154,15 @@ def test_equal_mass_bins() -> None:
     right = [1, 0, 0, 1, 0, 1, 0, 1]
     weight = [1, 1, 1, 1, 1, 3, 1, 1]
     raw_B, right_B = points(raw, right, weight, 4)
-    assert np.allclose(raw_B, [0.15, 0.35, 0.55, 0.75]) and np.allclose(right_B, [0.0, 0.5, 0.75, 1.0])
-    assert points(raw[:3], right[:3], weight[:3], 4)[1].tolist() == [0.0, 1 / 3, 2 / 3, 1.0], "too few: p = q"
-    assert points([0.5] * 8, right, [1] * 8, 4)[1].tolist() == [0.5] * 4, "a head that says one thing is right on average"
+    assert np.allclose(raw_B, [0.15, 0.35, 0.55, 0.75]) and np.allclose(
+        right_B, [0.0, 0.5, 0.75, 1.0]
+    )
+    assert points(raw[:3], right[:3], weight[:3], 4)[1].tolist() == [0.0, 1 / 3, 2 / 3, 1.0], (
+        "too few: p = q"
+    )
+    assert points([0.5] * 8, right, [1] * 8, 4)[1].tolist() == [0.5] * 4, (
+        "a head that says one thing is right on average"
+    )
 
 
 def test_calibration_brings_the_score_to_the_frequency() -> None:
@@ -160,10 +191,16 @@ def test_a_head_learns_what_its_states_show_and_is_heard_when_it_is_warm() -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_head_changes_no_bit_of_the_model(tiny_llama: Callable[..., Any], forest: Any, dtype: torch.dtype) -> None:
+def test_the_head_changes_no_bit_of_the_model(
+    tiny_llama: Callable[..., Any], forest: Any, dtype: torch.dtype
+) -> None:
     found = []
     for settings in (None, SETTINGS):
-        trainer = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise(learning_rate=1e-2, head=settings), dtype)
+        trainer = Trainer(
+            prepare(tiny_llama(0, torch.float32)),
+            Optimise(learning_rate=1e-2, head=settings),
+            dtype,
+        )
         for seed in range(3):
             report = trainer.step(rows_of(forest, seed)[0], seed)
             assert bool(report.head) is bool(settings)
@@ -194,14 +231,18 @@ async def test_a_head_that_dies_goes_on_bit_for_bit(tmp_path: Path, tiny_folder:
         store = MemoryStore(asked, die_after_commit=dies_at)
         folder = tmp_path / f"killed-{every}"
         with pytest.raises(ConnectionAbortedError):
-            await Rig(folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every)).run()
+            await Rig(
+                folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every)
+            ).run()
         store.die_after_commit = -1
         again = Rig(folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every))
         await again.run()
         assert store.puts[-1].policy.digest == straight.store.puts[-1].policy.digest
     assert plain.store.puts[-1].policy.digest != straight.store.puts[-1].policy.digest
     one, two = plain.final(), straight.final()
-    assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one), "a folder that transformers loads"
+    assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one), (
+        "a folder that transformers loads"
+    )
     metrics = dict(straight.store.puts[-1].metrics)
     assert metrics["head_observations"] == 8.0 and metrics["head_positives"] == 0.25
     assert "head_loss" in metrics and "head_loss" not in dict(plain.store.puts[-1].metrics)
@@ -210,12 +251,21 @@ async def test_a_head_that_dies_goes_on_bit_for_bit(tmp_path: Path, tiny_folder:
 def test_a_recipe_says_whether_there_is_a_head() -> None:
     data = recipe(1).model_dump()
     data["generate"]["policy"] = "tests.learner.heads:Asking"
-    with pytest.raises(InvalidInput, match=r"needs the score of a learned head; train one with `optimise\.head"):
+    with pytest.raises(
+        InvalidInput, match=r"needs the score of a learned head; train one with `optimise\.head"
+    ):
         resolve(data)
     resolve({**data, "resources": {"engine": "scripted"}})
     resolve({**data, "optimise": {**data["optimise"], "head": {}}})
     with pytest.raises(InvalidInput, match="which engine vllm cannot say"):
-        resolve({**data, "deterministic": False, "resources": {"engine": "vllm"}, "optimise": {"head": {}}})
+        resolve(
+            {
+                **data,
+                "deterministic": False,
+                "resources": {"engine": "vllm"},
+                "optimise": {"head": {}},
+            }
+        )
     data["generate"]["policy"] = "iid"
     with pytest.raises(InvalidInput, match="asks no head for its score"):
         resolve({**data, "optimise": {**data["optimise"], "head": {}}})

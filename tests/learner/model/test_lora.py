@@ -39,7 +39,9 @@ def made(make: Callable[..., Any], dtype: torch.dtype = torch.float32, **changes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_only_the_adapter_learns(tiny_llama: Callable[..., Any], forest: Any, dtype: torch.dtype) -> None:
+def test_only_the_adapter_learns(
+    tiny_llama: Callable[..., Any], forest: Any, dtype: torch.dtype
+) -> None:
     trainer = made(tiny_llama, dtype)
     before = {n: t.clone() for n, t in trainer.model.state_dict().items() if ".lora_" not in n}
     report = trainer.step(rows_of(forest, 0), 0)
@@ -47,7 +49,9 @@ def test_only_the_adapter_learns(tiny_llama: Callable[..., Any], forest: Any, dt
     named = dict(trainer.model.named_parameters())
     frozen = {n: p for n, p in named.items() if ".lora_" not in n}
     assert all(p.grad is None and not p.requires_grad and p.dtype is dtype for p in frozen.values())
-    assert all(torch.equal(before[n], t) for n, t in trainer.model.state_dict().items() if n in before)
+    assert all(
+        torch.equal(before[n], t) for n, t in trainer.model.state_dict().items() if n in before
+    )
     assert sorted(trainer.masters.names) == sorted(set(named) - set(frozen))
     assert len(trainer.masters.names) == 2 * 7 * 2  # A and B of seven matrices of two layers
     assert all(w.dtype is torch.float32 for w in trainer.masters.weights)
@@ -59,7 +63,9 @@ def test_a_new_adapter_is_the_base_and_its_seed_decides_it(tiny_llama: Callable[
     one, two, other = made(tiny_llama), made(tiny_llama), made(tiny_llama, rank=2)
     assert one.published().keys() == base.keys()
     assert all(torch.equal(t, base[n]) for n, t in one.published().items())
-    assert all(torch.equal(a, b) for a, b in zip(one.masters.weights, two.masters.weights, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.masters.weights, two.masters.weights, strict=True)
+    )
     assert {w.shape for w in other.masters.weights if w.shape[0] < 4} == {(2, 32), (2, 48)}
 
 
@@ -81,7 +87,9 @@ def test_what_is_handed_out_computes_the_same(
     assert float((said - trained).abs().max()) < tolerance
 
 
-def test_gradients_are_those_of_the_whole_matrix(tiny_llama: Callable[..., Any], forest: Any) -> None:
+def test_gradients_are_those_of_the_whole_matrix(
+    tiny_llama: Callable[..., Any], forest: Any
+) -> None:
     """∂L/∂B = s ∂L/∂W Aᵀ and ∂L/∂A = s Bᵀ ∂L/∂W, in float64."""
     lora = Lora(**LORA)
     model = adapter.attach(prepare(tiny_llama(0, torch.float64)), lora, seed=1)
@@ -108,9 +116,15 @@ def test_gradients_are_those_of_the_whole_matrix(tiny_llama: Callable[..., Any],
         torch.testing.assert_close(a.grad, 2.0 * b.T @ parameter.grad, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "nothing"], ["lm_head"], ["embed_tokens"], ["proj"]])
-def test_targets_that_are_no_matrices_are_refused(tiny_llama: Callable[..., Any], targets: list[str]) -> None:
-    with pytest.raises(InvalidInput, match=rf"{targets[-1]}.*none of the model's matrices: down_proj, gate_proj"):
+@pytest.mark.parametrize(
+    "targets", [["q_proj", "nothing"], ["lm_head"], ["embed_tokens"], ["proj"]]
+)
+def test_targets_that_are_no_matrices_are_refused(
+    tiny_llama: Callable[..., Any], targets: list[str]
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=rf"{targets[-1]}.*none of the model's matrices: down_proj, gate_proj"
+    ):
         made(tiny_llama, targets=targets)
 
 
@@ -127,7 +141,9 @@ def test_targets_are_named_by_their_ends(tiny_llama: Callable[..., Any]) -> None
 # -- checkpoints --
 
 
-async def test_peft_loads_a_checkpoint_with_the_trained_logits(tmp_path: Path, tiny_folder: Path, forest: Any) -> None:
+async def test_peft_loads_a_checkpoint_with_the_trained_logits(
+    tmp_path: Path, tiny_folder: Path, forest: Any
+) -> None:
     from peft import AutoPeftModelForCausalLM
 
     thread = TorchThread(recipe(1, lora=LORA), 1)
@@ -137,7 +153,12 @@ async def test_peft_loads_a_checkpoint_with_the_trained_logits(tmp_path: Path, t
     snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
     path = checkpoint.write(tmp_path / "checkpoints", snapshot, tiny_folder)
     assert sorted(p.name for p in path.iterdir()) == [
-        *("adapter_config.json", "adapter_model.safetensors", "manifest.json", "optimizer.safetensors")
+        *(
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "manifest.json",
+            "optimizer.safetensors",
+        )
     ]
     loaded: Any = AutoPeftModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     tokens = torch.tensor([[1, 2, 3, 4, 5]])
@@ -151,15 +172,21 @@ async def test_peft_loads_a_checkpoint_with_the_trained_logits(tmp_path: Path, t
     thread.done()
 
 
-async def test_another_base_is_refused_by_name(tmp_path: Path, tiny_folder: Path, tiny_llama: Callable[..., Any]) -> None:
+async def test_another_base_is_refused_by_name(
+    tmp_path: Path, tiny_folder: Path, tiny_llama: Callable[..., Any]
+) -> None:
     lora = recipe(2, lora=LORA)
     await Rig(tmp_path / "run", tiny_folder, MemoryStore(grown), lora).run()
     moved = tmp_path / "moved"
     shutil.copytree(tiny_folder, moved)
-    await Rig(tmp_path / "run", moved, MemoryStore(grown, epoch=1), lora).run()  # the same base lies elsewhere
+    await Rig(
+        tmp_path / "run", moved, MemoryStore(grown, epoch=1), lora
+    ).run()  # the same base lies elsewhere
     other = tmp_path / "other"
     tiny_llama(5, torch.float32).save_pretrained(other)
-    with pytest.raises(InvalidInput, match=r"step-00000002.*was trained on a model of digest .*other has"):
+    with pytest.raises(
+        InvalidInput, match=r"step-00000002.*was trained on a model of digest .*other has"
+    ):
         await Rig(tmp_path / "run", other, MemoryStore(grown, epoch=1), lora).run()
     config = moved / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 0.5}))
@@ -168,7 +195,9 @@ async def test_another_base_is_refused_by_name(tmp_path: Path, tiny_folder: Path
 
 
 @pytest.mark.parametrize("dies_at", [0, 2, 4])
-async def test_a_learner_that_dies_ends_with_the_same_bits(tmp_path: Path, tiny_folder: Path, dies_at: int) -> None:
+async def test_a_learner_that_dies_ends_with_the_same_bits(
+    tmp_path: Path, tiny_folder: Path, dies_at: int
+) -> None:
     expected = await straight(tmp_path, tiny_folder, lora=LORA)
     store = MemoryStore(grown, die_after_commit=dies_at)
     again = Rig(tmp_path / "killed", tiny_folder, store, recipe(5, checkpoint_every=1, lora=LORA))
@@ -185,14 +214,20 @@ async def test_a_learner_that_dies_ends_with_the_same_bits(tmp_path: Path, tiny_
     assert first == whole.store.puts[0].policy.digest  # step 0 is the base, adapter or not
 
 
-async def test_an_engine_that_was_started_for_adapters_gets_one(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_an_engine_that_was_started_for_adapters_gets_one(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     data = recipe(1, lora=LORA).model_dump()
     data["resources"] |= {"engine": "vllm", "engine_settings": {"lora_rank": 8}}
     rig = Rig(tmp_path, tiny_folder, MemoryStore(grown), type(recipe(1)).model_validate(data))
     await asyncio.wait_for(rig.run(), 30)
     manifest = file.read(rig.weights._held[-1].manifest_path)
     assert manifest.adapter is not None and manifest.canary is not None
-    assert (manifest.adapter["r"], manifest.adapter["lora_alpha"], manifest.adapter["bias"]) == (4, 8.0, "none")
+    assert (manifest.adapter["r"], manifest.adapter["lora_alpha"], manifest.adapter["bias"]) == (
+        4,
+        8.0,
+        "none",
+    )
     assert {t.name for t in manifest.tensors} == set(load_file(_newest(rig) / checkpoint.ADAPTER))
 
 
@@ -204,9 +239,17 @@ def _newest(rig: Rig) -> Path:
 
 def moved(trainer: Trainer, before: dict[str, torch.Tensor]) -> float:
     """How far the merged matrices with an adapter went, as a share of the base's size."""
-    after, base = trainer.published(), {adapter.plain_name(n): t for n, t in trainer.model.state_dict().items()}
-    pairs = [(after[n].double() - before[n].double(), base[n].double()) for n in adapter.matrices(trainer.model)]
-    return math.sqrt(sum(float(d.pow(2).sum()) for d, _ in pairs) / sum(float(w.pow(2).sum()) for _, w in pairs))
+    after, base = (
+        trainer.published(),
+        {adapter.plain_name(n): t for n, t in trainer.model.state_dict().items()},
+    )
+    pairs = [
+        (after[n].double() - before[n].double(), base[n].double())
+        for n in adapter.matrices(trainer.model)
+    ]
+    return math.sqrt(
+        sum(float(d.pow(2).sum()) for d, _ in pairs) / sum(float(w.pow(2).sum()) for _, w in pairs)
+    )
 
 
 @pytest.mark.parametrize("how", [{"rank": 2, "alpha": 2.0}, LORA, {"rank": 8, "alpha": 32.0}])
@@ -226,12 +269,18 @@ def test_both_matrices_of_an_adapter_count(tiny_llama: Callable[..., Any]) -> No
     trainer, rate = made(tiny_llama), 1e-5
     torch.manual_seed(0)
     held = trainer.masters
-    start = [torch.randn_like(w) * (0.3 if "lora_B" in n else 0.05) for n, w in zip(held.names, held.weights, strict=True)]
+    start = [
+        torch.randn_like(w) * (0.3 if "lora_B" in n else 0.05)
+        for n, w in zip(held.names, held.weights, strict=True)
+    ]
     put(held.weights, start)
     before = {name: tensor.clone() for name, tensor in trainer.published().items()}
     whole, squares = trainer.drift([])["whole_rate"], []
     for _ in range(20):
-        put(held.weights, [value + rate * (2.0 * torch.randint(0, 2, value.shape) - 1.0) for value in start])
+        put(
+            held.weights,
+            [value + rate * (2.0 * torch.randint(0, 2, value.shape) - 1.0) for value in start],
+        )
         squares.append(moved(trainer, before) ** 2)
     assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(rate / whole, rel=0.03)
 

@@ -19,7 +19,9 @@ from services.learner.packing import packing, unroll
 from tests.learner.flat import Grads, flat_loss, packed
 
 PROMPT = [3, 1, 4, 1, 5, 2]
-LOOSE = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LOOSE = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def exact(model: Any) -> Any:
@@ -32,7 +34,9 @@ def exact(model: Any) -> Any:
     return model
 
 
-def pieces_of(views: list[TreeView], advantages: list[np.ndarray], budget: int) -> list[unroll.TreePart]:
+def pieces_of(
+    views: list[TreeView], advantages: list[np.ndarray], budget: int
+) -> list[unroll.TreePart]:
     found = []
     for view, leaf_L in zip(views, advantages, strict=True):
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
@@ -67,12 +71,25 @@ def difference(a: Grads, b: Grads) -> float:
     name=st.sampled_from(["ppo-clip", "reinforce"]),
 )
 def test_packed_equals_flat(
-    tiny_llama: Callable[..., Any], forest: Any, seed: int, trees: int, segments: int, budget: int, mode: str, name: str
+    tiny_llama: Callable[..., Any],
+    forest: Any,
+    seed: int,
+    trees: int,
+    segments: int,
+    budget: int,
+    mode: str,
+    name: str,
 ) -> None:
     rng = np.random.default_rng(seed)
     shared = rng.random() < 0.5  # prompts that begin alike become one trunk
-    views = [forest.random(rng, segments, begin=PROMPT[: rng.integers(1, 7)] if shared else ()) for _ in range(trees)]
-    advantages = [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+    views = [
+        forest.random(rng, segments, begin=PROMPT[: rng.integers(1, 7)] if shared else ())
+        for _ in range(trees)
+    ]
+    advantages = [
+        np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan)
+        for v in views
+    ]
     model = exact(tiny_llama(seed % 7))
     expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +106,17 @@ def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
     row = packing.pack(pieces, 400)[0]
     assert row.trunk == 3
     assert row.token_N.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
-    assert row.place_R.tolist() == [2, 3, 5, 7, 9, 11, 13, 15, 17]  # one place behind the trunk predicts all first tokens
+    assert row.place_R.tolist() == [
+        2,
+        3,
+        5,
+        7,
+        9,
+        11,
+        13,
+        15,
+        17,
+    ]  # one place behind the trunk predicts all first tokens
     apart = packing.pack(pieces[:1], 400)[0]
     assert (apart.trunk, len(apart.token_N)) == (0, len(pieces[0]))
 
@@ -97,7 +124,10 @@ def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
 def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     views = [forest.random(rng, 9, begin=PROMPT[:4]) for _ in range(3)]
-    return views, [np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan) for v in views]
+    return views, [
+        np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan)
+        for v in views
+    ]
 
 
 def test_a_leaking_mask_changes_the_loss(
@@ -107,7 +137,11 @@ def test_a_leaking_mask_changes_the_loss(
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     monkeypatch.setattr(mask, "choose", lambda row, calls: Way.PADDED)
-    monkeypatch.setattr(mask, "visible", lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril())
+    monkeypatch.setattr(
+        mask,
+        "visible",
+        lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril(),
+    )
     got, packed = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
     assert difference(flat, packed) > 1e-3
@@ -149,18 +183,26 @@ def path_values(model: Any, view: TreeView) -> dict[tuple[int, ...], list[float]
     with torch.no_grad():
         logp = forward(model, row).logp_E
     values = logp[torch.from_numpy(row.index_P_T)].numpy()
-    keys = [tuple(view.tree.prefix_tokens(view.leaves_L[i].segment, view.leaves_L[i].end).tolist()) for i in leaves]
+    keys = [
+        tuple(view.tree.prefix_tokens(view.leaves_L[i].segment, view.leaves_L[i].end).tolist())
+        for i in leaves
+    ]
     return {k: v[m].tolist() for k, v, m in zip(keys, values, row.mask_P_T, strict=True)}
 
 
-def test_a_siblings_tokens_do_not_reach_the_other_branch(tiny_llama: Callable[..., Any], forest: Any) -> None:
+def test_a_siblings_tokens_do_not_reach_the_other_branch(
+    tiny_llama: Callable[..., Any], forest: Any
+) -> None:
     from banyan.segment import Kind
     from banyan.tree import Leaf, Tree
 
     def build(first: list[int], second: list[int], order: tuple[int, int]) -> TreeView:
         tree = Tree(b"s" * 32)
         root = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
-        made = [forest.segment(tree, root, tokens, ordinal=o) for tokens, o in zip((first, second), order, strict=True)]
+        made = [
+            forest.segment(tree, root, tokens, ordinal=o)
+            for tokens, o in zip((first, second), order, strict=True)
+        ]
         leaves = [Leaf(s.id, len(s)) for s in made]
         return TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
 
@@ -199,10 +241,14 @@ def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.Mon
         torch.testing.assert_close(found[1], entropies(hidden, weight))
         assert torch.autograd.gradcheck(ours, (hidden, weight))
         for side in (0, 1):
-            assert torch.autograd.gradcheck(lambda h, w, side=side: ours(h, w)[side], (hidden, weight))
+            assert torch.autograd.gradcheck(
+                lambda h, w, side=side: ours(h, w)[side], (hidden, weight)
+            )
 
 
-def test_a_sliding_window_is_measured_along_the_path(tiny_llama: Callable[..., Any], forest: Any) -> None:
+def test_a_sliding_window_is_measured_along_the_path(
+    tiny_llama: Callable[..., Any], forest: Any
+) -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
