@@ -55,7 +55,7 @@ def _tree_step(
         groups.append((str(g), [ScoredTree(made, leaves, scores)]))
     budget = tree.recipe.optimise.tokens_per_row
     lesson = study(groups, tree.estimator, lambda tree, leaf: False, tree.policy.digest, budget)
-    tree.trainer.step(lesson.rows, number)
+    tree.trainer.step(lesson.sequences, number)
     t2 = time.perf_counter()
     tree.refresh()
     return t1 - t0, t2 - t1

@@ -205,7 +205,7 @@ class Learner:
             step_report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
             prepared = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
-                timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
+                timed = await self._torch.step(lesson.sequences, self.at.step, lesson.sizes)
             metrics = step_report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
             metrics |= await self._drift(self.at.step + 1, timed.report.learning_rate)
             return timed, metrics
@@ -233,8 +233,15 @@ class Learner:
             return batch
         rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
         groups = from_store.by_group(trees, batch.group_ids)
-        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old)
-        return replace(batch, replayed=await self._store.replays(wanted))
+        request = replay.request(
+            self.recipe.replay,
+            seed=self.recipe.seed,
+            batch=batch.ordinal,
+            fresh=groups,
+            row_digests=rows,
+            stale=self._too_old,
+        )
+        return replace(batch, replayed=await self._store.replays(request))
 
     def _study(
         self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
@@ -245,12 +252,22 @@ class Learner:
         stored = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in again}
         groups = replay.joined(members, batch.replayed, stored, stale)
         teaches = self.recipe.optimise.head is not None
-        seen = from_store.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
+        seen = from_store.leaf_observations(trees, [one for _, grown in members for one in grown]) if teaches else {}
         trainer = self._torch.trainer
         groups = self._priced(groups)
-        optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack
-        how = (optimise.minibatches, pack, optimise.entropy_quantile)
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how)
+        optimise = self.recipe.optimise
+        return study(
+            groups,
+            self.estimator,
+            stale,
+            self.at.digest,
+            trainer.budget,
+            observations=seen,
+            targets=trainer.loss.targets,
+            minibatches=optimise.minibatches,
+            pack=self._torch.pack,
+            entropy_quantile=optimise.entropy_quantile,
+        )
 
     def _priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
         """The groups with the rewards that advantages are estimated from: less the KL where the recipe says so."""

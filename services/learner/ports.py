@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 
 
@@ -41,7 +41,7 @@ class Store(Protocol):
         """Whole trees, in the order asked for."""
         ...
 
-    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+    async def replays(self, wanted: ReplayRequest) -> tuple[Replayed, ...]:
         """Trees of earlier batches to train on again. The same question has the same answer."""
         ...
 

@@ -37,7 +37,7 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
         | {"applied": float(report.applied), "learning_rate": report.learning_rate}
         | dict(report.head)
         | dict(report.measures)
-        | {"not_finite": float(not report.finite), "rows": float(len(lesson.rows)), "train_seconds": timed.seconds}
+        | {"not_finite": float(not report.finite), "rows": float(len(lesson.sequences)), "train_seconds": timed.seconds}
     )
 
 

@@ -21,7 +21,7 @@ def tokens(
         return torch.from_numpy(values).to(said.logp_E.device)
 
     def at_places(values_R: torch.Tensor) -> torch.Tensor:
-        return values_R[tensor(row.row_E)][index_P_T]
+        return values_R[tensor(row.readout_E)][index_P_T]
 
     index_P_T = tensor(row.index_P_T)
     logp_P_T = said.logp_E[index_P_T]

@@ -90,7 +90,7 @@ class Trainer:
         if self.loss.needs_reference and frozen is None:
             raise NotReady(f"loss {optimise.loss!r} needs the log-probs of a reference policy, and there is none")
         self.budget = budget(model, optimise.tokens_per_row)
-        if not self.budget and self.loss.taught.pairs:
+        if not self.budget and self.loss.targets.pairs:
             kind = model.config.model_type
             raise NotReady(
                 f"loss {optimise.loss!r} takes pairs, and model type {kind!r} is trained flat: take a loss of paths"
@@ -104,7 +104,7 @@ class Trainer:
         rate, betas, epsilon = optimise.learning_rate, optimise.betas, optimise.epsilon
         self.adam = torch.optim.AdamW(groups, lr=rate, betas=betas, eps=epsilon, fused=True)
         output = output_weight(model)
-        self.head = head.made(output.shape[1], optimise.head, seed, output.device)
+        self.head = head.build(output.shape[1], optimise.head, seed, output.device)
 
     def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
         """Trains on the rows of the batch that makes policy `step + 1`. sizes: rows of each minibatch, an optimizer step
@@ -134,7 +134,7 @@ class Trainer:
     def _sizes(self) -> Sequence[float]:
         """Squares of the weights that a step moves, and of how far it moves them at a rate of 1."""
         if self.masters.adapted:
-            return lora.sizes(self.model, dict(zip(self.masters.names, self.masters.weights, strict=True)))
+            return lora.squared_norms(self.model, dict(zip(self.masters.names, self.masters.weights, strict=True)))
         norms = [float(torch.linalg.vector_norm(w.detach())) for w in self.masters.weights]
         return sum(norm**2 for norm in norms), float(sum(w.numel() for w in self.masters.weights))
 
@@ -156,7 +156,7 @@ class Trainer:
     ) -> list[torch.Tensor | None]:
         """One optimizer step; the log-probs before it. first: whether these rows are seen for the first time."""
         totals = self._totals(rows)
-        if self.loss.surveys:
+        if self.loss.needs_survey:
             totals = replace(totals, weight=self._survey(rows, proximal))
         self.masters.clear()
         done = [self._row(row, old_E, totals, sums, first) for row, old_E in zip(rows, proximal, strict=True)]
@@ -209,7 +209,7 @@ class Trainer:
         """The head's step. A batch that changes nothing in the model changes nothing in the head: the policy is the same."""
         if self.head is None or not finite:
             if self.head is not None:
-                self.head.forget()
+                self.head.drop_batch()
             return {}
         return self.head.step()
 
@@ -219,10 +219,10 @@ class Trainer:
         """Adds a row's gradients; its loss, and the log-probs of its predictions."""
         said = self.compute(row)
         if self.head is not None and first:
-            self.head.observe(said.state_N_H, row.watched)
+            self.head.observe(said.state_U_D, row.head_observations)
         reference_E = self._reference(row)
         tokens = gather.tokens(row, said, proximal_E, reference_E)
-        loss, measures = self.loss.of(tokens, totals)
+        loss, measures = self.loss.compute(tokens, totals)
         self._backward(loss)
         sums.tally.add(measures)
         if first:
@@ -253,7 +253,7 @@ class Trainer:
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
-        self.masters.publish()
+        self.masters.copy_to_model()
 
     def published(self) -> dict[str, torch.Tensor]:
         """All tensors that go out with a policy, as they are computed with."""

@@ -98,7 +98,7 @@ class TorchThread:
 
         trainer.settle(self._threads)
         at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, *self._local)
-        device.take(at)
+        device.set_current(at)
         dtype = device.compute_dtype(self._recipe.resources.dtype, at)
         self.dtype_name = str(dtype).removeprefix("torch.")
         optimise = self._recipe.optimise

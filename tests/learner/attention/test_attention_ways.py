@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.learner.attention import blocks as units
+from services.learner.attention import units
 from services.learner.attention import matmuls
-from services.learner.attention.cost_model import Way, choose, costs
+from services.learner.attention.cost_model import AttentionMethod, choose, costs
 from services.learner.packing import node_spans
 from services.learner.packing.packing import PackedSequence
 
@@ -26,11 +26,11 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
         blocks.append((start, len(enter)))
     none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
     facts = {
-        "token_N": np.zeros(len(enter), np.int64),
-        "enter_N": np.array(enter),
-        "leave_N": np.array(leave),
+        "token_U": np.zeros(len(enter), np.int64),
+        "enter_U": np.array(enter),
+        "leave_U": np.array(leave),
     }
-    rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
+    rest = dict.fromkeys(("position_U", "place_R", "temperature_R", "readout_E", "token_E"), none)
     paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
     return PackedSequence(
         **facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks)
@@ -46,9 +46,9 @@ def comb(tokens: int, node: int) -> PackedSequence:
     )  # a spine's node, then its leaf, then all that is below
     return replace(
         shape(0, [(1, 1, 1)]),
-        token_N=np.zeros(len(enter), np.int64),
-        enter_N=enter,
-        leave_N=leave,
+        token_U=np.zeros(len(enter), np.int64),
+        enter_U=enter,
+        leave_U=leave,
         blocks=((0, len(enter)),),
     )
 
@@ -56,25 +56,25 @@ def comb(tokens: int, node: int) -> PackedSequence:
 def test_no_unit_is_more_than_can_be_held() -> None:
     for node in (1, 8, 20):
         row = comb(16_384, node)
-        made = matmuls.calls(node_spans.spans(row))
+        made = matmuls.plan(node_spans.spans(row))
         assert made.stacks and all(
-            s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks
+            s.query_A_Q.shape[1] * s.key_A_K.shape[1] <= 2 * units._LARGEST for s in made.stacks
         )
-        kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
-        assert sorted(kept) == list(range(len(row.token_N)))
+        kept = np.concatenate([s.query_A_Q[s.kept_A_Q] for s in made.stacks])
+        assert sorted(kept) == list(range(len(row.token_U)))
 
 
 @pytest.mark.parametrize(
     ("row", "way"),
     [
-        (shape(25, [(20, 8, 8)] * 8), Way.PADDED),  # the quick start
-        (shape(0, [(45, 8, 8)]), Way.PADDED),
-        (shape(0, [(512, 16, 64)]), Way.NODES),
-        (shape(0, [(256, 128, 8)]), Way.NODES),
+        (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the quick start
+        (shape(0, [(45, 8, 8)]), AttentionMethod.PADDED),
+        (shape(0, [(512, 16, 64)]), AttentionMethod.NODES),
+        (shape(0, [(256, 128, 8)]), AttentionMethod.NODES),
     ],
 )
-def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence, way: Way) -> None:
-    made = matmuls.calls(node_spans.spans(row))
+def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence, way: AttentionMethod) -> None:
+    made = matmuls.plan(node_spans.spans(row))
     assert choose(row, made) is way
     found = costs(row, made)
     assert found[way] == min(found.values())
@@ -82,15 +82,15 @@ def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
     row = shape(0, [(512, 16, 64)])
-    assert choose(row, None) is Way.BLOCKS  # too long to hold all scores
+    assert choose(row, None) is AttentionMethod.BLOCKS  # too long to hold all scores
 
 
 def test_what_node_by_node_costs() -> None:
     row = shape(0, [(3, 2, 2)])
-    made = matmuls.calls(
+    made = matmuls.plan(
         node_spans.spans(row), 0
     )  # own: 3 causal, two of 2; below: 3 keys, 4 queries
     assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
-    assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
-    made = matmuls.calls(node_spans.spans(row))  # one unit of 7
-    assert costs(row, made)[Way.NODES] == 55_000 + 7 * 880 + 49 * 10.3
+    assert costs(row, made)[AttentionMethod.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
+    made = matmuls.plan(node_spans.spans(row))  # one unit of 7
+    assert costs(row, made)[AttentionMethod.NODES] == 55_000 + 7 * 880 + 49 * 10.3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from banyan.errors import NotReady
 from services.learner.attention import flex, matmuls, node_attention, tree_attention
-from services.learner.attention.cost_model import Way
+from services.learner.attention.cost_model import AttentionMethod
 from services.learner.attention.mask import TreeMask
 from services.learner.attention.tree_attention import Heads, Layer
 from services.learner.packing import node_spans, packing, unroll
@@ -24,7 +24,7 @@ SOME = settings(
 )
 
 
-def rows_of(
+def sequences_of(
     forest: Any, seed: int, trees: int, segments: int, shared: bool
 ) -> list[PackedSequence]:
     rng = np.random.default_rng(seed)
@@ -38,27 +38,27 @@ def rows_of(
 
 
 def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> PackedSequence:
-    return rows_of(forest, seed, trees, segments, shared)[0]
+    return sequences_of(forest, seed, trees, segments, shared)[0]
 
 
 def truth(row: PackedSequence, window: int | None) -> torch.Tensor:
     """Who sees whom, token by token, from nothing but the row's facts."""
-    count = len(row.token_N)
+    count = len(row.token_U)
     block = np.full(count, -1)
     for number, (start, stop) in enumerate(row.blocks):
         block[start:stop] = number
     seen = np.zeros((count, count), np.bool_)
     for i in range(count):
         for j in range(i + 1):
-            above = block[i] == block[j] and row.enter_N[j] <= row.enter_N[i] <= row.leave_N[j]
-            near = window is None or row.position_N[i] - row.position_N[j] < window
+            above = block[i] == block[j] and row.enter_U[j] <= row.enter_U[i] <= row.leave_U[j]
+            near = window is None or row.position_U[i] - row.position_U[j] < window
             seen[i, j] = (j < row.trunk or above) and near
     return torch.from_numpy(seen)
 
 
 def heads_of(row: PackedSequence, seed: int, dtype: torch.dtype = torch.float64) -> Heads:
     torch.manual_seed(seed)
-    shape = (1, len(row.token_N))
+    shape = (1, len(row.token_U))
     q, k, v = (torch.randn(*shape, heads, 8, dtype=dtype).transpose(1, 2) for heads in (4, 2, 2))
     return Heads(*(x.requires_grad_() for x in (q, k, v)))
 
@@ -109,21 +109,21 @@ def test_all_ways_are_one(
     cap: float | None,
     sinks: bool,
 ) -> None:
-    rows = rows_of(forest, seed, trees, segments, shared)
+    rows = sequences_of(forest, seed, trees, segments, shared)
     assume(rows)  # a tree may hold nothing to train
     row = rows[0]
     tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
     layer = Layer(0.4, tree.window(window), cap, sink_of() if sinks else None)
     expected = plain(heads, truth(row, window), layer)
     inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
-    ways = [Way.PADDED, Way.BLOCKS] + (
-        [Way.NODES] if layer.window is None and layer.fusible else []
+    ways = [AttentionMethod.PADDED, AttentionMethod.BLOCKS] + (
+        [AttentionMethod.NODES] if layer.window is None and layer.fusible else []
     )
     for way in ways:
         assert (
             furthest_of(inputs, tree_attention.attend(heads, tree, layer, way), expected) < 1e-12
         ), way
-    assert tree.way(layer.window, not layer.fusible) in ways
+    assert tree.method(layer.window, layer.fusible) in ways
 
 
 def sink_of() -> torch.Tensor:
@@ -137,12 +137,12 @@ def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> 
     sizes = ((4, keys), (2, keys), (2, values))
     heads = Heads(
         *(
-            torch.randn(1, h, len(row.token_N), w, dtype=torch.float64, requires_grad=True)
+            torch.randn(1, h, len(row.token_U), w, dtype=torch.float64, requires_grad=True)
             for h, w in sizes
         )
     )
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
-    for way in (Way.PADDED, Way.BLOCKS, Way.NODES):
+    for way in (AttentionMethod.PADDED, AttentionMethod.BLOCKS, AttentionMethod.NODES):
         got = tree_attention.attend(
             heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way
         )
@@ -161,7 +161,7 @@ def test_flex_attention_sees_the_same(
         layer = Layer(0.4, tree.window(window), cap, sink_of().detach() if sinks else None)
         expected = plain(heads, truth(row, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
-        got = tree_attention.attend(fixed, tree, layer, Way.BLOCK_MASK)
+        got = tree_attention.attend(fixed, tree, layer, AttentionMethod.BLOCK_MASK)
         assert float((got - expected).detach().abs().max()) < (
             1e-6 if sinks else 1e-12
         )  # its log-sum-exp is in float32
@@ -169,7 +169,7 @@ def test_flex_attention_sees_the_same(
 
 def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:
     row = row_of(forest, 5, 3, 10, True)
-    count = len(row.token_N)
+    count = len(row.token_U)
     for window in (None, 2, 5):
         tree = TreeMask(row, torch.float64, CPU)
         made = flex.block_mask(tree, tree.window(window))
@@ -180,7 +180,7 @@ def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None
 
 def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
     row = row_of(forest, 2, 2, 9, False)
-    tree, longest = TreeMask(row, torch.float64, CPU), int(row.position_N.max()) + 1
+    tree, longest = TreeMask(row, torch.float64, CPU), int(row.position_U.max()) + 1
     assert tree.window(longest) is None
     assert tree.window(longest - 1) == longest - 1
     assert torch.equal(truth(row, longest), truth(row, None))
@@ -189,8 +189,8 @@ def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
 def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
     for seed in range(30):
         row, long = row_of(forest, seed, 3, 9, seed % 2 == 0), (0, 3, matmuls.LONG)[seed % 3]
-        made = matmuls.calls(node_spans.spans(row), long)
-        count = np.zeros((len(row.token_N),) * 2, np.int64)
+        made = matmuls.plan(node_spans.spans(row), long)
+        count = np.zeros((len(row.token_U),) * 2, np.int64)
         for own in made.own:
             for start in range(own.start, own.stop, own.size):
                 stop = start + own.size
@@ -198,9 +198,9 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
         for span in made.below:
             count[span.stop : span.end, span.start : span.stop] += 1
         for stack in made.stacks:
-            seen_U_Q_K = stack.sees(slice(None))
+            seen_U_Q_K = stack.visible(slice(None))
             for queries, kept, keys, sees in zip(
-                stack.query_U_Q, stack.kept_U_Q, stack.key_U_K, seen_U_Q_K, strict=True
+                stack.query_A_Q, stack.kept_A_Q, stack.key_A_K, seen_U_Q_K, strict=True
             ):
                 for at in np.flatnonzero(kept):
                     np.add.at(count[queries[at]], keys[sees[at]], 1)
@@ -212,7 +212,7 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
 def test_equal_siblings_are_one_product(forest: Any) -> None:
     view = forest.flat([1.0] * 5, lengths=[3, 3, 3, 2, 2])
     row = packing.pack([unroll.unroll(view, range(5), np.ones(5), None, b"now")], 99)[0]
-    made = matmuls.calls(node_spans.spans(row), 0)
+    made = matmuls.plan(node_spans.spans(row), 0)
     assert [(o.start, o.size, o.count) for o in made.own] == [(0, 3, 1), (3, 3, 3), (12, 2, 2)]
     assert [(s.start, s.stop, s.end) for s in made.below] == [(0, 3, 16)]
 
@@ -227,12 +227,12 @@ def test_a_leaking_span_changes_values_and_gradients(forest: Any) -> None:
     row = row_of(forest, 4, 2, 9, False)
     heads, layer = heads_of(row, 4), Layer(0.4, None, None)
     expected = plain(heads, truth(row, None), layer)
-    made = matmuls.calls(node_spans.spans(row), 0)
-    leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_N))
+    made = matmuls.plan(node_spans.spans(row), 0)
+    leak = next(i for i, span in enumerate(made.below) if span.end < len(row.token_U))
     wrong = tuple(replace(s, end=s.end + 1) if i == leak else s for i, s in enumerate(made.below))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
     got = node_attention.attend(
-        heads.query, k, v, node_attention.Products(replace(made, below=wrong)), 0.4
+        heads.query, k, v, node_attention.PreparedMatmuls(replace(made, below=wrong)), 0.4
     )
     assert furthest(heads, got, expected) > 1e-3
 
@@ -241,15 +241,15 @@ def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> 
     row = row_of(forest, 4, 2, 9, False)
     heads = heads_of(row, 4)
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
-    made = matmuls.calls(node_spans.spans(row))
+    made = matmuls.plan(node_spans.spans(row))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    right = node_attention.attend(heads.query, k, v, node_attention.Products(made), 0.4)
+    right = node_attention.attend(heads.query, k, v, node_attention.PreparedMatmuls(made), 0.4)
     assert furthest(heads, right, expected) < 1e-12
     wrong = replace(
         made,
-        stacks=tuple(replace(one, end_U_K=np.full_like(one.end_U_K, 10**6)) for one in made.stacks),
+        stacks=tuple(replace(one, end_A_K=np.full_like(one.end_A_K, 10**6)) for one in made.stacks),
     )
-    got = node_attention.attend(heads.query, k, v, node_attention.Products(wrong), 0.4)
+    got = node_attention.attend(heads.query, k, v, node_attention.PreparedMatmuls(wrong), 0.4)
     assert furthest(heads, got, expected) > 1e-3
 
 
@@ -263,12 +263,12 @@ def test_a_unit_that_sees_too_much_changes_values_and_gradients(forest: Any) -> 
 def test_which_nodes_are_long_changes_nothing(
     forest: Any, seed: int, trees: int, segments: int, choice: int
 ) -> None:
-    rows = rows_of(forest, seed, trees, segments, True)
+    rows = sequences_of(forest, seed, trees, segments, True)
     assume(rows)
     heads = heads_of(rows[0], seed)
     expected = plain(heads, truth(rows[0], None), Layer(0.4, None, None))
     k, v = (x.repeat_interleave(2, 1) for x in heads[1:])
-    made = node_attention.Products(matmuls.calls(node_spans.spans(rows[0]), choice))
+    made = node_attention.PreparedMatmuls(matmuls.plan(node_spans.spans(rows[0]), choice))
     assert furthest(heads, node_attention.attend(heads.query, k, v, made, 0.4), expected) < 1e-12
 
 
@@ -278,7 +278,7 @@ def test_node_by_node_in_lower_precision(forest: Any, dtype: torch.dtype, bound:
     heads, layer = heads_of(row, 6), Layer(0.4, None, None)
     low = Heads(*(x.detach().to(dtype).requires_grad_() for x in heads))
     exact = Heads(*(x.detach().double().requires_grad_() for x in low))
-    got = tree_attention.attend(low, TreeMask(row, dtype, CPU), layer, Way.NODES)
+    got = tree_attention.attend(low, TreeMask(row, dtype, CPU), layer, AttentionMethod.NODES)
     expected = plain(exact, truth(row, None), layer)
     assert float((got.double() - expected).detach().abs().max()) < bound
     slope = torch.randn_like(got)
@@ -293,8 +293,8 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.float32)
     mixed, layer = Heads(heads.query, heads.key, heads.value.bfloat16()), Layer(0.4, None, None)
-    got = tree_attention.attend(mixed, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
-    expected = tree_attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, Way.NODES)
+    got = tree_attention.attend(mixed, TreeMask(row, torch.float32, CPU), layer, AttentionMethod.NODES)
+    expected = tree_attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, AttentionMethod.NODES)
     assert got.dtype == torch.bfloat16
     assert float((got - expected).detach().abs().max()) < 0.05
 
@@ -303,11 +303,11 @@ def test_node_by_node_under_autocast(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.bfloat16)
     expected = tree_attention.attend(
-        heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+        heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), AttentionMethod.NODES
     )
     with torch.autocast("cpu", torch.bfloat16):
         got = tree_attention.attend(
-            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), AttentionMethod.NODES
         )
     assert torch.equal(got, expected)
     slopes = [torch.autograd.grad(x, heads, torch.ones_like(x)) for x in (got, expected)]
@@ -321,7 +321,7 @@ def test_heads_may_lie_in_memory_as_they_like(forest: Any) -> None:
         *(x.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_() for x in heads)
     )
     for long in (0, matmuls.LONG):
-        made = node_attention.Products(matmuls.calls(node_spans.spans(row), long))
+        made = node_attention.PreparedMatmuls(matmuls.plan(node_spans.spans(row), long))
         k, v = (x.repeat_interleave(2, 1) for x in odd[1:])
         got = node_attention.attend(
             odd.query, k.transpose(2, 3).contiguous().transpose(2, 3), v, made, 0.4
@@ -336,7 +336,7 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
 
     def once() -> list[torch.Tensor]:
         seen = tree_attention.attend(
-            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), Way.NODES
+            heads, TreeMask(row, torch.bfloat16, CPU), Layer(0.4, None, None), AttentionMethod.NODES
         )
         return [seen, *torch.autograd.grad(seen, heads, torch.ones_like(seen))]
 

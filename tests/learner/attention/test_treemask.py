@@ -45,4 +45,4 @@ def test_no_mask_is_made_through_a_matrix_of_whole_numbers(forest: Any, window: 
         mask.blocks(window)
         mask.padded(window)
     assert row.trunk > 1 and mask.longest > 1
-    assert max(wide.sizes, default=0) <= len(row.token_N)
+    assert max(wide.sizes, default=0) <= len(row.token_U)

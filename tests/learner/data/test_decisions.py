@@ -147,7 +147,7 @@ def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> N
     assert lesson.metrics["repeated_tokens"] == 10
     assert lesson.metrics["unique_tokens"] == 40
     assert lesson.metrics["path_tokens"] == 90
-    assert [len(row.token_N) for row in lesson.rows] == [25, 25]
+    assert [len(row.token_U) for row in lesson.sequences] == [25, 25]
 
 
 def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
@@ -208,6 +208,6 @@ def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     assert lesson.metrics["groups_skipped"] == 1
     assert lesson.metrics["stale_leaves"] == 1
     assert (
-        sum(len(r.token_N) for r in lesson.rows) == 35
+        sum(len(r.token_U) for r in lesson.sequences) == 35
     )  # neither the stale leaf's tokens nor the skipped group's
     assert said["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))

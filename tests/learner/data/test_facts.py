@@ -12,7 +12,7 @@ from banyan.wire.segments import facts_from_wire
 from methods.advantages.portool import PorTool
 from services.learner.data import credit, from_store
 from services.learner.training.reference import penalised
-from tests.learner.rig import grown
+from tests.learner.in_memory_learner import grown
 
 
 def stored(format_score: bool = True) -> tree_pb2.Tree:

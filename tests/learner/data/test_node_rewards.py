@@ -102,7 +102,7 @@ def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
 def parts(found: Lesson) -> list[tuple[float, float]]:
     """Of each trained path of the rows: the advantage of its first part's tokens, and of its second's."""
     said = []
-    for row in found.rows:
+    for row in found.sequences:
         for mask_T, advantage_T in zip(row.mask_P_T, row.advantage_P_T, strict=True):
             first, second = np.split(advantage_T[mask_T], 2)
             assert np.ptp(first) == np.ptp(second) == 0 and len(first) == len(second) == 4

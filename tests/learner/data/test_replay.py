@@ -21,10 +21,10 @@ from services.learner import losses
 from services.learner.data import replay
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.losses.aggregate import Totals
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
-from tests.learner.tokens import tokens
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
+from tests.learner.hand_made_tokens import tokens
 
 DECOUPLED = {"loss": "decoupled", "loss_settings": {"importance": {"level": "token", "cap": 1.0}}}
 
@@ -55,14 +55,14 @@ def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> No
 def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: Any) -> None:
     fresh = [("g0", [scored(forest, [0, 0])]), ("g1", [scored(forest, [0, 1], 2)])]
     rows = {"g0": b"r" * 32, "g1": b"s" * 32}
-    both = replay.wanted(Replay(fraction=0.5, rescue=True, max_age=3), 7, 9, fresh, rows)
+    both = replay.request(Replay(fraction=0.5, rescue=True, max_age=3), seed=7, batch=9, fresh=fresh, row_digests=rows)
     assert (both.groups, both.failed, both.first_batch) == (2, (("g0", b"r" * 32),), 6)
-    assert replay.wanted(Replay(fraction=0.5), 7, 9, fresh, rows).failed == ()
-    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).groups == 0
-    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).first_batch == 0
+    assert replay.request(Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=rows).failed == ()
+    assert replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).groups == 0
+    assert replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).first_batch == 0
     half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # card 41: σ B fresh of B = 512, σ = 0.5
-    assert replay.wanted(Replay(fraction=0.5), 0, 1, half, {}).groups == 256
-    assert replay.wanted(Replay(fraction=0.01), 0, 1, fresh, {}).groups == 1
+    assert replay.request(Replay(fraction=0.5), seed=0, batch=1, fresh=half, row_digests={}).groups == 256
+    assert replay.request(Replay(fraction=0.01), seed=0, batch=1, fresh=fresh, row_digests={}).groups == 1
 
 
 # -- how it joins --
@@ -213,7 +213,7 @@ def test_the_cards_numbers_of_the_decoupled_loss() -> None:
             proximal=[[np.log(0.4)]],
             advantage=[[advantage]],
         )
-        assert float(loss.of(one, Totals(1, 1))[0]) == pytest.approx(expected)
+        assert float(loss.compute(one, Totals(1, 1))[0]) == pytest.approx(expected)
     capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
     for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
         one = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
@@ -277,7 +277,7 @@ def hopeless(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
     return trees
 
 
-def drawn(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
+def drawn(store: MemoryStore, wanted: ReplayRequest) -> tuple[Replayed, ...]:
     """The first group of the batch before, whole, and its best leaf for every group that failed."""
     if not wanted.batch:
         return ()
@@ -328,7 +328,7 @@ async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_fo
     def make(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
         return grown(ordinal, policy, row=bytes([ordinal]) * 32)
 
-    def strange(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
+    def strange(store: MemoryStore, wanted: ReplayRequest) -> tuple[Replayed, ...]:
         (tree,) = grown(77, b"p", row=b"h" * 32)
         store.trees_by_id[tree.spec.tree_id] = tree
         return (Replayed(tree.spec.tree_id, tree.spec.group_id),)

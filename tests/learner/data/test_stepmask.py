@@ -94,7 +94,7 @@ def test_masked_tokens_have_no_advantage_and_the_others_theirs() -> None:
             400,
             entropy_quantile=quantile,
         )
-        return lesson.rows[0].advantage_P_T
+        return lesson.sequences[0].advantage_P_T
 
     plain, masked = rows(0.0), rows(0.2)
     assert (plain != 0).all()

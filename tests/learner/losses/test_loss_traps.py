@@ -13,7 +13,7 @@ from banyan.view import TreeView
 from services.learner import losses
 from services.learner.packing import packing, unroll
 from services.learner.packing.packing import PackedSequence
-from tests.learner.flat import stepped
+from tests.learner.flat_reference import stepped
 
 
 def trunk_and_leaves(first: bytes = b"now") -> tuple[TreeView, Segment]:
@@ -48,7 +48,7 @@ def slopes(
     seen = gathering.tokens(
         row, Pass(logp_E, torch.zeros(len(row.place_R), dtype=torch.float64), torch.zeros(0))
     )
-    losses.build(name, given_settings).of(seen, totals_of([row]))[0].backward()
+    losses.build(name, given_settings).compute(seen, totals_of([row]))[0].backward()
     assert logp_E.grad is not None
     return logp_E.grad.tolist()  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from services.learner.losses.echo_clip import EchoClip
 from services.learner.losses.importance import Importance
 from services.learner.losses.kl import ESTIMATORS, estimate
 from services.learner.training.trainer import mismatch
-from tests.learner.tokens import table, tokens
+from tests.learner.hand_made_tokens import table, tokens
 
 ONE = Totals(tokens=1, paths=1, unique=1.0)
 
@@ -22,7 +22,7 @@ ONE = Totals(tokens=1, paths=1, unique=1.0)
 def value(
     name: str, settings: dict[str, Any], logp: Any, totals: Totals = ONE, **more: Any
 ) -> tuple[float, Measures]:
-    loss, measures = losses.build(name, settings).of(tokens(logp, **more), totals)
+    loss, measures = losses.build(name, settings).compute(tokens(logp, **more), totals)
     return float(loss), measures
 
 
@@ -71,7 +71,7 @@ def test_foreign_tokens_have_a_two_sided_clip_of_their_own(
 def gradient(name: str, settings: dict[str, Any], logp: list[float], **more: Any) -> list[float]:
     leaf = table(logp).requires_grad_()
     totals = Totals(tokens=len(logp), paths=1, unique=len(logp))
-    losses.build(name, settings).of(tokens(leaf, **more), totals)[0].backward()
+    losses.build(name, settings).compute(tokens(leaf, **more), totals)[0].backward()
     assert leaf.grad is not None
     return (leaf.grad[0] * len(logp)).tolist()
 
@@ -154,8 +154,8 @@ def test_truncated_importance_sampling_by_token(
     )
     logp = table([0.0, 0.0, 0.0]).requires_grad_()
     seen = tokens(logp, old=0.0, drawn=[-math.log(0.5), 0.0, -math.log(3)])
-    mean = (lambda s: s[0] / s[1])(loss.survey(seen)) if loss.surveys else 1.0
-    value, said = loss.of(seen, Totals(3, 1, 3.0, mean))
+    mean = (lambda s: s[0] / s[1])(loss.survey(seen)) if loss.needs_survey else 1.0
+    value, said = loss.compute(seen, Totals(3, 1, 3.0, mean))
     value.backward()
     assert logp.grad is not None
     assert (-logp.grad[0]).tolist() == pytest.approx(expected)
@@ -213,7 +213,7 @@ def test_rejection_by_statistics(settings: dict[str, Any], kept: list[list[int]]
     ratios = table([[1.0, 1.0], [1.0, 3.0], [1.5, 1.5], [2.5, 0.4]])
     logp = torch.zeros(4, 2, dtype=torch.float64).requires_grad_()
     loss = losses.build("reinforce", {"reject": settings, "mode": "seq-mean-token-sum"})
-    value, said = loss.of(tokens(logp, old=0.0, drawn=-ratios.log()), Totals(8, 4))
+    value, said = loss.compute(tokens(logp, old=0.0, drawn=-ratios.log()), Totals(8, 4))
     value.backward()
     assert logp.grad is not None
     assert (-4 * logp.grad).tolist() == kept
@@ -306,7 +306,7 @@ def test_sibling_pairs() -> None:
     """β ((−1 + 2) − (−3 + 2.5)) = .15: −log σ(.15) = .6210; and the gradient ±β σ(−.15) on each token of a side."""
     logp = table([[-0.4, -0.6], [-3.0, 9.0]]).requires_grad_()
     seen = tokens(logp, reference=[[-1.0, -1.0], [-2.5, 0.0]], mask=[[1, 1], [1, 0]])
-    loss, said = losses.build("dpo", {"beta": 0.1}).of(seen, Totals(3, 2))
+    loss, said = losses.build("dpo", {"beta": 0.1}).compute(seen, Totals(3, 2))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(math.log(1 + math.exp(-0.15)))
     assert float(loss.detach()) == pytest.approx(0.6210, abs=1e-4)

@@ -14,12 +14,12 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import losses
 from services.learner.attention import mask
-from services.learner.attention.cost_model import Way
+from services.learner.attention.cost_model import AttentionMethod
 from services.learner.losses.aggregate import Totals
 from services.learner.packing import packing, pairs, unroll
 from services.learner.packing.packing import PackedSequence
-from tests.learner.flat import Grads, flat_loss, gathered, packed, sequences
-from tests.learner.tokens import tokens
+from tests.learner.flat_reference import Grads, flat_loss, gathered, packed, sequences
+from tests.learner.hand_made_tokens import tokens
 
 FEW = settings(
     max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -148,7 +148,7 @@ def batch(seed: int, trees: int = 3, segments: int = 9) -> Batch:
     ]
 
 
-def rows_of(
+def sequences_of(
     views: list[TreeView],
     leaf_G_L: list[np.ndarray],
     loss: losses.Loss,
@@ -158,11 +158,11 @@ def rows_of(
     found: list[unroll.TreePart] = []
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
         node_N = None if node_G_N is None else node_G_N[index]
-        if loss.taught.pairs:
-            found += pairs.pieces(view, leaf_L, node_N, b"now", budget, loss.taught)
+        if loss.targets.pairs:
+            found += pairs.parts(view, leaf_L, node_N, policy=b"now", budget=budget, targets=loss.targets)
             continue
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
-            found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", taught=loss.taught))
+            found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", targets=loss.targets))
     return packing.pack(found, budget)
 
 
@@ -186,7 +186,7 @@ def both(
     node_G_N = [rng.standard_normal(len(v.nodes)) for v in views] if nodes else None
     model, reference = exact(make(seed % 5)), exact(make(seed % 5 + 1)) if "kl" in given else None
     flat = flat_loss(model, views, leaf_G_L, name, given, reference, node_G_N)
-    rows = rows_of(views, leaf_G_L, losses.build(name, given), budget, node_G_N)
+    rows = sequences_of(views, leaf_G_L, losses.build(name, given), budget, node_G_N)
     return flat, packed(model, rows, name, given, reference)
 
 
@@ -284,7 +284,7 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
     each = [-torch.nn.functional.logsigmoid(0.5 * (gain(a, v) - gain(b, v))) for a, b, v in found]
     model.zero_grad(set_to_none=True)
     given_settings = {"beta": 0.5, "pairs": kind}
-    rows = rows_of(views, leaf_G_L, losses.build("dpo", given_settings), budget)
+    rows = sequences_of(views, leaf_G_L, losses.build("dpo", given_settings), budget)
     assert sum(len(r.mask_P_T) for r in rows) == 2 * len(each)
     if not each:
         return
@@ -314,7 +314,7 @@ def test_other_precisions_stay_near(
         expected, flat = flat_loss(
             tiny_llama(1), views, leaf_G_L, name, given_settings, tiny_llama(2)
         )
-        rows = rows_of(views, leaf_G_L, losses.build(name, given_settings), 60)
+        rows = sequences_of(views, leaf_G_L, losses.build(name, given_settings), 60)
         got, near = packed(
             tiny_llama(1, torch.float32),
             rows,
@@ -337,7 +337,7 @@ def test_a_leaking_mask_changes_every_loss(
 ) -> None:
     leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
     monkeypatch.setattr(mask, "visible", leak)
-    monkeypatch.setattr(mask, "choose", lambda row, calls: Way.BLOCKS)
+    monkeypatch.setattr(mask, "choose", lambda row, calls: AttentionMethod.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
     assert apart(flat, on_trees) > 1e-2
 
@@ -366,7 +366,7 @@ def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
         ("seq-mean-token-sum", 0.5, True),
         ("seq-mean-token-mean", 0.5, False),
     ):
-        loss = losses.build("ppo-clip", {"mode": mode}).of(seen, Totals(4, 2))[0]
+        loss = losses.build("ppo-clip", {"mode": mode}).compute(seen, Totals(4, 2))[0]
         rest = (1 + 1) * (
             0.5 if same else 0.5 / 3
         )  # the two other tokens of the longer path, r = 1, A = −1
@@ -382,7 +382,7 @@ def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[
     views, leaf_G_L = batch(5)
     model = exact(tiny_llama(3))
     flat = [t for t in (gathered(model, s) for s in sequences(views, leaf_G_L)) if t is not None]
-    rows = rows_of(views, leaf_G_L, losses.build("reinforce", {}), 400)
+    rows = sequences_of(views, leaf_G_L, losses.build("reinforce", {}), 400)
     prepare(model)
     with torch.no_grad():
         values = [

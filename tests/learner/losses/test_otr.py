@@ -13,15 +13,15 @@ from services.learner import losses
 from services.learner.losses.aggregate import Totals
 from services.learner.model import tempered
 from services.learner.model.tempered import Softening
-from tests.learner.tokens import tokens
+from tests.learner.hand_made_tokens import tokens
 
 
-def row(places: int, row_E: Any, token_E: Any, heat: Any) -> Any:
+def row(places: int, readout_E: Any, token_E: Any, heat: Any) -> Any:
     """The arrays of a row that a pass reads."""
     return SimpleNamespace(
         place_R=np.arange(places),
         temperature_R=np.asarray(heat, np.float64),
-        row_E=np.asarray(row_E),
+        readout_E=np.asarray(readout_E),
         token_E=np.asarray(token_E),
     )
 
@@ -78,9 +78,9 @@ def test_many_chunks_and_their_gradients(
 ) -> None:
     torch.manual_seed(0)
     hidden, weight = (torch.randn(n, 8, dtype=torch.float64, requires_grad=True) for n in (11, 17))
-    row_E = np.sort(np.concatenate([np.arange(11), np.array([0, 3, 3, 10])]))
+    readout_E = np.sort(np.concatenate([np.arange(11), np.array([0, 3, 3, 10])]))
     token_E, heat = (np.arange(15) * 3) % 17, np.linspace(0.5, 1.5, 11)
-    given = row(11, row_E, token_E, heat)
+    given = row(11, readout_E, token_E, heat)
 
     def plain(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         made = h @ w.t()
@@ -88,7 +88,7 @@ def test_many_chunks_and_their_gradients(
             :, None
         ]
         soft = (made / 1.3).log_softmax(1).detach()
-        return soft[row_E, token_E], (soft.exp() * made.log_softmax(1).clamp_min(-20.0)).sum(1)
+        return soft[readout_E, token_E], (soft.exp() * made.log_softmax(1).clamp_min(-20.0)).sum(1)
 
     def ours(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         found = tempered.softened(h, w, given, Softening(1.3, True), cap)[1]

@@ -19,7 +19,7 @@ from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
-from tests.learner.tokens import tokens
+from tests.learner.hand_made_tokens import tokens
 from tests.rollout.conftest import Letters, ask, finish, prompt, tiny_llama
 
 NOW = b"p0"

@@ -13,7 +13,7 @@ from services.learner import server
 from services.learner.model import canary, load
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.folder import WeightFolder
-from tests.learner.rig import recipe
+from tests.learner.in_memory_learner import recipe
 
 
 def taught(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:

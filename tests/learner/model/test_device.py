@@ -16,7 +16,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import resolve
 from services.learner.model import device
 from services.learner.training.distributed.place import Place, place
-from tests.learner.accelerated import CASES
+from tests.learner.accelerator_cases import CASES
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,7 +79,7 @@ def test_torchrun_says_which_accelerator_of_the_machine_is_a_ranks_own() -> None
 @pytest.fixture(scope="module")
 def steps() -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.learner.accelerated"]
+    command = [sys.executable, "-m", "tests.learner.accelerator_cases"]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
     )

@@ -12,12 +12,12 @@ from banyan.errors import NotReady
 from banyan.recipe import Optimise
 from banyan.view import TreeView
 from services.learner.attention import mask
-from services.learner.attention.cost_model import Way
+from services.learner.attention.cost_model import AttentionMethod
 from services.learner.model import load as models
 from services.learner.model.load import prepare
 from services.learner.packing import packing, unroll
 from services.learner.training.trainer import Trainer
-from tests.learner.flat import Grads, flat_loss, packed
+from tests.learner.flat_reference import Grads, flat_loss, packed
 
 SIZES = {
     "vocab_size": 40,
@@ -91,7 +91,7 @@ def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView],
     ]
 
 
-def rows_of(
+def sequences_of(
     views: list[TreeView], advantages: list[np.ndarray], budget: int
 ) -> list[packing.PackedSequence]:
     pieces = [
@@ -111,23 +111,23 @@ def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPa
     views, advantages = forest_of(forest, 11)
     model = made(name)
     assert (
-        max(int(row.position_N.max()) + 1 for row in rows_of(views, advantages, 400)) >= 12
+        max(int(row.position_U.max()) + 1 for row in sequences_of(views, advantages, 400)) >= 12
     )  # twice the window
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     bound = (
         1e-7 if name in ("Gemma2", "Cohere") else 1e-9
     )  # whose eager softmax, or norm, is in float32
-    for way in (Way.PADDED, Way.BLOCKS, Way.NODES, None):
+    for way in (AttentionMethod.PADDED, AttentionMethod.BLOCKS, AttentionMethod.NODES, None):
         if way is not None:
             monkeypatch.setattr(
                 mask,
                 "choose",
-                lambda row, calls, way=way: way if calls or way is not Way.NODES else Way.BLOCKS,
+                lambda row, calls, way=way: way if calls or way is not AttentionMethod.NODES else AttentionMethod.BLOCKS,
             )
         else:
             monkeypatch.undo()
         for budget in (30, 400):
-            got, grads = packed(model, rows_of(views, advantages, budget), "reinforce", {})
+            got, grads = packed(model, sequences_of(views, advantages, budget), "reinforce", {})
             assert got == pytest.approx(expected, abs=bound)
             assert difference(flat, grads) < 10 * bound
 
@@ -140,7 +140,7 @@ def test_without_its_window_a_model_is_another(
     model = made(name)
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     monkeypatch.setattr(mask.TreeMask, "window", lambda self, given: None)
-    got, grads = packed(model, rows_of(views, advantages, 400), "reinforce", {})
+    got, grads = packed(model, sequences_of(views, advantages, 400), "reinforce", {})
     assert abs(got - expected) > 1e-4
     assert difference(flat, grads) > 1e-4
 
@@ -152,7 +152,7 @@ def test_a_model_without_its_soft_caps_is_another(forest: Any) -> None:
     for name in ("final_logit_softcapping",):
         held = getattr(model.config, name)
         setattr(model.config, name, None)
-        got, _ = packed(model, rows_of(views, advantages, 400), "reinforce", {})
+        got, _ = packed(model, sequences_of(views, advantages, 400), "reinforce", {})
         setattr(model.config, name, held)
         assert abs(got - expected) > 1e-4
 
@@ -190,14 +190,14 @@ def test_models_with_a_state_are_trained_flat(
     assert f"model type {model.config.model_type!r}" in caplog.text
     assert "each path is trained as a row of its own" in caplog.text
     budget = models.budget(model, 400)
-    rows = rows_of(views, advantages, budget)
+    rows = sequences_of(views, advantages, budget)
     assert budget == 0
     assert all(len(row.mask_P_T) == 1 for row in rows)
     got, grads = packed(model, rows, "reinforce", {}, dtype=torch.float32)
     assert got == pytest.approx(expected, abs=1e-4)
     assert difference(flat, grads) < 1e-3
     with pytest.raises(NotReady, match=r"trained flat, and a row holds \d+ paths"):
-        models.forward(model, rows_of(views, advantages, 400)[0])
+        models.forward(model, sequences_of(views, advantages, 400)[0])
 
 
 def test_pairs_are_refused_where_paths_are_rows() -> None:
@@ -227,7 +227,7 @@ def kept_by(model: Any, row: packing.PackedSequence) -> int:
 
 def test_recomputed_layers_give_the_same_gradients_with_less_memory(forest: Any) -> None:
     views, advantages = forest_of(forest, 11)
-    rows = rows_of(views, advantages, 400)
+    rows = sequences_of(views, advantages, 400)
 
     def trained(recompute: bool) -> tuple[float, list[torch.Tensor], int]:
         trainer = Trainer(

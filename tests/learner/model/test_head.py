@@ -21,16 +21,16 @@ from services.learner.model.calibration import points
 from services.learner.model.load import prepare, states
 from services.learner.model.value_head import HeadTrainer
 from services.learner.packing import packing, unroll
-from services.learner.packing.head_observations import Watched
+from services.learner.packing.head_observations import HeadObservations
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
-from tests.learner.rig import MemoryStore, Rig, grown, recipe
+from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe
 
-ASKING = {"name": "tests.learner.heads:Asking", "settings": {"kept": 0.25}}
+ASKING = {"name": "tests.learner.observing_policy:ObservingPolicy", "settings": {"kept": 0.25}}
 SETTINGS = Settings(width=8, cold_steps=2, bins=4, window=50, learning_rate=1e-2)
 
 
-def rows_of(
+def sequences_of(
     forest: Any, seed: int, budget: int = 400
 ) -> tuple[list[PackedSequence], list[Any], dict[Any, list[Observation]]]:
     """Random trees packed, with an observation at every policy token of every leaf that has a reward."""
@@ -54,7 +54,7 @@ def test_the_states_are_those_of_a_flat_pass_over_each_path(
     tiny_llama: Callable[..., Any], forest: Any, budget: int
 ) -> None:
     """Each policy token's state is that of the token before it on its path, whatever the packing."""
-    rows, views, _ = rows_of(forest, 3, budget)
+    rows, views, _ = sequences_of(forest, 3, budget)
     flat = tiny_llama(0)
     expected = []
     for view in views:
@@ -73,7 +73,7 @@ def test_the_states_are_those_of_a_flat_pass_over_each_path(
     packed = prepare(tiny_llama(0))
     with torch.no_grad():
         found = torch.cat(
-            [states(packed, row)[torch.from_numpy(row.watched.place_S)] for row in rows]
+            [states(packed, row)[torch.from_numpy(row.head_observations.place_O)] for row in rows]
         )
     assert len(found) == len(expected) > 50
     distance = torch.cdist(
@@ -100,12 +100,12 @@ def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training
     again = type(view)(tree, leaves, dict(zip(leaves, [1.0, 0.0, 3.0, None], strict=True)))
     observed = {leaf: [Observation(leaf, 1, 0.5)] for leaf in leaves}
     piece = unroll.unroll(again, range(4), np.zeros(4), None, b"now", observed)
-    row = packing.pack([piece], 99)[0].watched
-    assert row.label_S.tolist() == [1.0, 0.0, 1.0], (
+    row = packing.pack([piece], 99)[0].head_observations
+    assert row.label_O.tolist() == [1.0, 0.0, 1.0], (
         "a reward beyond 0..1 counts as 1, a missing one not at all"
     )
-    assert row.kept_S.tolist() == [0.5] * 3
-    assert np.isnan(row.said_S[0]) and row.said_S[1:].tolist() == [0.75, 0.75]
+    assert row.kept_O.tolist() == [0.5] * 3
+    assert np.isnan(row.recorded_O[0]) and row.recorded_O[1:].tolist() == [0.75, 0.75]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_step_is_that_of_the_weighted_loss() -> None:
     one, two = (HeadTrainer(6, SETTINGS, 7, torch.device("cpu")) for _ in range(2))
     h = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
     label, kept = np.array([1.0, 0.0, 1.0]), np.array([1.0, 0.5, 0.25])
-    one.observe(h, Watched(np.arange(3), label, kept, np.full(3, np.nan)))
+    one.observe(h, HeadObservations(np.arange(3), label, kept, np.full(3, np.nan)))
     told = one.step()
     p = two.head.logits(h).sigmoid()
     each = -(torch.tensor(label) * p.log() + (1 - torch.tensor(label)) * (1 - p).log())
@@ -183,7 +183,7 @@ def test_a_head_learns_what_its_states_show_and_is_heard_when_it_is_warm() -> No
     for _ in range(200):
         h = torch.from_numpy(rng.standard_normal((16, 6))).float()
         label = (h[:, 2] > 0).double().numpy()
-        trainer.observe(h, Watched(np.arange(16), label, np.ones(16), np.full(16, np.nan)))
+        trainer.observe(h, HeadObservations(np.arange(16), label, np.ones(16), np.full(16, np.nan)))
         briers.append(trainer.step()["head_brier"])
         heard.append(bool(trainer.published()[file.HEAD + "heard"]))
     assert heard[:3] == [False, True, True]
@@ -202,7 +202,7 @@ def test_the_head_changes_no_bit_of_the_model(
             dtype,
         )
         for seed in range(3):
-            report = trainer.step(rows_of(forest, seed)[0], seed)
+            report = trainer.step(sequences_of(forest, seed)[0], seed)
             assert bool(report.head) is bool(settings)
         found.append(trainer)
     bare, taught = found[0].masters.exact(), found[1].masters.exact()
@@ -250,7 +250,7 @@ async def test_a_head_that_dies_goes_on_bit_for_bit(tmp_path: Path, tiny_folder:
 
 def test_a_recipe_says_whether_there_is_a_head() -> None:
     data = recipe(1).model_dump()
-    data["generate"]["policy"] = "tests.learner.heads:Asking"
+    data["generate"]["policy"] = "tests.learner.observing_policy:ObservingPolicy"
     with pytest.raises(
         InvalidInput, match=r"needs the score of a learned head; train one with `optimise\.head"
     ):

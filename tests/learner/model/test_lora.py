@@ -21,8 +21,8 @@ from services.learner.model import lora as adapter
 from services.learner.model.load import forward, load, prepare
 from services.learner.training.trainer import Trainer, settle
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
-from tests.learner.rows import rows_of
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe, straight
+from tests.learner.random_sequences import sequences_of
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 
@@ -44,7 +44,7 @@ def test_only_the_adapter_learns(
 ) -> None:
     trainer = made(tiny_llama, dtype)
     before = {n: t.clone() for n, t in trainer.model.state_dict().items() if ".lora_" not in n}
-    report = trainer.step(rows_of(forest, 0), 0)
+    report = trainer.step(sequences_of(forest, 0), 0)
     assert report.applied and report.grad_norm > 0
     named = dict(trainer.model.named_parameters())
     frozen = {n: p for n, p in named.items() if ".lora_" not in n}
@@ -76,9 +76,9 @@ def test_what_is_handed_out_computes_the_same(
     """In bfloat16 the sum of two products is rounded elsewhere than the product with their sum."""
     trainer = made(tiny_llama, dtype)
     for step in range(3):
-        trainer.step(rows_of(forest, step), step)
+        trainer.step(sequences_of(forest, step), step)
     plain = prepare(tiny_llama(0, torch.float32)).to(dtype)
-    row = rows_of(forest, 9)[0]
+    row = sequences_of(forest, 9)[0]
     with torch.no_grad():
         untrained, trained = forward(plain, row)[0], forward(trainer.model, row)[0]
         plain.load_state_dict({n: t.to(dtype) for n, t in trainer.published().items()})
@@ -100,7 +100,7 @@ def test_gradients_are_those_of_the_whole_matrix(
     trained = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     whole = prepare(tiny_llama(0, torch.float64))
     whole.load_state_dict(adapter.merged(model, trained))
-    rows = rows_of(forest, 3)
+    rows = sequences_of(forest, 3)
     for one in (model, whole):
         for row in rows:
             logp_E, entropy_R = forward(one, row)[:2]
@@ -149,7 +149,7 @@ async def test_peft_loads_a_checkpoint_with_the_trained_logits(
     thread = TorchThread(recipe(1, lora=LORA), 1)
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     for step in range(2):
-        thread.trainer.step(rows_of(forest, step), step)
+        thread.trainer.step(sequences_of(forest, step), step)
     snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
     path = checkpoint.write(tmp_path / "checkpoints", snapshot, tiny_folder)
     assert sorted(p.name for p in path.iterdir()) == [
@@ -260,7 +260,7 @@ def test_the_relative_rate_is_how_far_adam_moves_the_merged_model(
     trainer = made(tiny_llama, **how)
     before = {name: tensor.clone() for name, tensor in trainer.published().items()}
     whole = trainer.drift([])["whole_rate"]
-    rate = trainer.step(rows_of(forest, 0), 0).learning_rate
+    rate = trainer.step(sequences_of(forest, 0), 0).learning_rate
     assert moved(trainer, before) == pytest.approx(rate / whole, rel=0.1)
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from banyan.view import TreeView
 from services.learner.attention import mask
-from services.learner.attention.cost_model import Way
+from services.learner.attention.cost_model import AttentionMethod
 from services.learner.losses.aggregate import MODES
 from services.learner.model import logprobs
 from services.learner.model.load import forward, prepare
 from services.learner.packing import packing, unroll
-from tests.learner.flat import Grads, flat_loss, packed
+from tests.learner.flat_reference import Grads, flat_loss, packed
 
 PROMPT = [3, 1, 4, 1, 5, 2]
 LOOSE = settings(
@@ -93,7 +93,7 @@ def test_packed_equals_flat(
     model = exact(tiny_llama(seed % 7))
     expected, flat = flat_loss(model, views, advantages, name, {"mode": mode})
     with pytest.MonkeyPatch.context() as patch:
-        way = rng.choice([Way.PADDED, Way.NODES, Way.BLOCKS])  # any way to attend
+        way = rng.choice([AttentionMethod.PADDED, AttentionMethod.NODES, AttentionMethod.BLOCKS])  # any way to attend
         patch.setattr(mask, "choose", lambda row, calls: way)
         got, packed = packed_loss(model, views, advantages, {"mode": mode}, budget, name)
     assert got == pytest.approx(expected, abs=1e-10)
@@ -105,7 +105,7 @@ def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
     pieces = pieces_of(views, [np.ones(2)] * 4, 400)
     row = packing.pack(pieces, 400)[0]
     assert row.trunk == 3
-    assert row.token_N.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
+    assert row.token_U.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
     assert row.place_R.tolist() == [
         2,
         3,
@@ -118,7 +118,7 @@ def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
         17,
     ]  # one place behind the trunk predicts all first tokens
     apart = packing.pack(pieces[:1], 400)[0]
-    assert (apart.trunk, len(apart.token_N)) == (0, len(pieces[0]))
+    assert (apart.trunk, len(apart.token_U)) == (0, len(pieces[0]))
 
 
 def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]:
@@ -136,7 +136,7 @@ def test_a_leaking_mask_changes_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
-    monkeypatch.setattr(mask, "choose", lambda row, calls: Way.PADDED)
+    monkeypatch.setattr(mask, "choose", lambda row, calls: AttentionMethod.PADDED)
     monkeypatch.setattr(
         mask,
         "visible",
@@ -165,14 +165,14 @@ def test_positions_along_the_pack_change_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
-    whole = packing._row
+    whole = packing._sequence
 
     def shifted(pieces: Any) -> packing.PackedSequence:
         row = whole(pieces)
-        row.position_N[:] = np.arange(len(row.position_N))
+        row.position_U[:] = np.arange(len(row.position_U))
         return row
 
-    monkeypatch.setattr(packing, "_row", shifted)
+    monkeypatch.setattr(packing, "_sequence", shifted)
     got, _ = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
 
@@ -219,19 +219,19 @@ def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.Mon
     rng = np.random.default_rng(0)
     hidden = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
-    row_E = torch.from_numpy(np.sort(np.concatenate([np.arange(11), rng.integers(0, 11, 9)])))
+    readout_E = torch.from_numpy(np.sort(np.concatenate([np.arange(11), rng.integers(0, 11, 9)])))
     token_E = torch.from_numpy((np.arange(20) * 3) % 17)
     heat = torch.from_numpy(rng.random(11) + 0.5)
 
     def reference(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (h @ w.t() / heat[:, None]).log_softmax(1)[row_E, token_E]
+        return (h @ w.t() / heat[:, None]).log_softmax(1)[readout_E, token_E]
 
     def entropies(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         logp = (h @ w.t() / heat[:, None]).log_softmax(1)
         return -(logp.exp() * logp).sum(1)
 
     def ours(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return logprobs._TokenLogProbs.apply(h, w, heat, row_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
+        return logprobs._TokenLogProbs.apply(h, w, heat, readout_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
 
     for chunk, kept in ((10**6, 10**6), (3 * 17, 10**6), (3 * 17, 0)):
         monkeypatch.setattr(logprobs, "CHUNK_NUMBERS", chunk)

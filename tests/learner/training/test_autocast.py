@@ -10,7 +10,7 @@ from banyan.recipe import Optimise
 from services.learner.model.load import forward, prepare
 from services.learner.training import gather
 from services.learner.training.trainer import Trainer, settle, totals_of
-from tests.learner.rows import rows_of
+from tests.learner.random_sequences import sequences_of
 
 EXACT = 0.1  # of a gradient's norm: bfloat16 keeps 8 bits, and a model of two layers some 30 products one after the other
 APART = 0.1
@@ -27,13 +27,13 @@ def test_gradients_are_those_of_autocast_within_rounding(tiny_llama: Callable[..
     for kind in ("float32", "bfloat16", "autocast"):
         dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
         trainer = Trainer(prepare(tiny_llama(seed, torch.float32)), Optimise(loss="reinforce"), dtype)
-        rows = rows_of(forest, seed)
+        rows = sequences_of(forest, seed)
         totals = totals_of(rows)
         trainer.masters.clear()
         for row in rows:
             with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
                 said = forward(trainer.model, row)
-            loss, _ = trainer.loss.of(gather.tokens(row, said), totals)
+            loss, _ = trainer.loss.compute(gather.tokens(row, said), totals)
             loss.backward()
         found[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
         assert found[kind].dtype is torch.float32

@@ -18,11 +18,11 @@ class Costs:
     def of(self, piece: TreePart) -> float:
         """Of a piece. A token attends to all that is above it on its path, and to itself."""
         places = {int(at) for path in piece.paths for at in path.predictor_T}
-        return self._sum(len(piece), int(piece.position_N.sum()), len(places))
+        return self._sum(len(piece), int(piece.position_U.sum()), len(places))
 
     def of_row(self, row: PackedSequence) -> float:
         """Of a row: what its pieces share counts once."""
-        return self._sum(len(row.token_N), int(row.position_N.sum()), len(row.place_R))
+        return self._sum(len(row.token_U), int(row.position_U.sum()), len(row.place_R))
 
     def _sum(self, tokens: int, above: int, places: int) -> float:
         return tokens + self.pair * (above + tokens) + self.prediction * places

@@ -49,8 +49,8 @@ class Shards:
             weight.grad = gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
-    def publish(self) -> None:
-        """Nothing to do: the next pass gathers the shards."""
+    def copy_to_model(self) -> None:
+        """Do nothing: the next pass gathers the shards."""
 
     # -- the whole: every rank calls these, and rank 0 gets what it asks for, one tensor after the other --
 

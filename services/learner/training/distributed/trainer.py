@@ -97,10 +97,10 @@ class RankTrainer(Trainer):
         if self.head is None:
             return {}
         parts: list[Any] | None = [None] * self._world.size if self._world.rank == 0 else None
-        dist.gather_object(self.head.handed_over(), parts, dst=0)
+        dist.gather_object(self.head.pop_batch(), parts, dst=0)
         if parts is None:
             return {}
-        self.head.take_over(batch for part in parts for batch in part)
+        self.head.set_batch(batch for part in parts for batch in part)
         return super()._teach(finite)
 
     # -- what is kept: whole on rank 0, empty on others --

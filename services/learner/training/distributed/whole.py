@@ -29,7 +29,7 @@ class Whole(torch.nn.Module):
     def forward(self, row: PackedSequence) -> Pass:
         """One pass over the row's unique tokens. Only what is predicted has a gradient: the states are for the head."""
         said = forward(self.policy, row, self.softening)
-        return said._replace(state_N_H=said.state_N_H.detach())
+        return said._replace(state_U_D=said.state_U_D.detach())
 
 
 def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> Whole:

@@ -16,7 +16,7 @@ from services.learner.training.distributed.orders import Orders
 from services.learner.training.distributed.place import Place
 from services.learner.training.distributed.thread import RankThread
 from services.learner.training.distributed.world import RankGroup
-from tests.learner import rig
+from tests.learner import in_memory_learner as rig
 from tests.learner.test_service import world as world  # a fixture
 
 BUDGET = 60

@@ -6,7 +6,7 @@ from typing import Any
 
 from banyan.loggers import Logger
 from services.learner.loggers.feed import Feeds
-from tests.learner.rig import RUN
+from tests.learner.in_memory_learner import RUN
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = (ROOT / "recipes" / "quickstart.yaml").read_text()

@@ -152,7 +152,7 @@ def flat_loss(
 def _of(
     loss: losses.Loss, views: list[TreeView], leaf_G_L: list[np.ndarray], node_G_N: Any
 ) -> list[Sequence]:
-    return sequences(views, leaf_G_L, loss.taught.forced, node_G_N)
+    return sequences(views, leaf_G_L, loss.targets.forced, node_G_N)
 
 
 def summed(model: Any, seen: Any, loss: losses.Loss) -> tuple[float, Grads]:
@@ -163,14 +163,14 @@ def summed(model: Any, seen: Any, loss: losses.Loss) -> tuple[float, Grads]:
         len(seen),
         sum(float(t.share_P_T.sum()) for t in seen),
     )
-    if loss.surveys:
+    if loss.needs_survey:
         parts = [loss.survey(t) for t in seen]
         totals = replace(
             totals, weight=sum(a for a, _ in parts) / max(1, sum(b for _, b in parts)) or 1.0
         )
     total = torch.zeros((), dtype=torch.float64)
     for tokens in seen:
-        total = total + loss.of(tokens, totals)[0]
+        total = total + loss.compute(tokens, totals)[0]
     model.zero_grad(set_to_none=True)
     if total.requires_grad:
         total.backward()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """What a learner's steps come to on the host and on an accelerator, as JSON: reports, weights and canary by case.
 
-`python -m tests.learner.accelerated`: the accelerator stays registered with PyTorch, so it gets a process of its own. There
+`python -m tests.learner.accelerator_cases`: the accelerator stays registered with PyTorch, so it gets a process of its own. There
 is no recomputation, for which PyTorch asks a device for more than this one has.
 """
 
@@ -20,12 +20,12 @@ from banyan.recipe import Lora, Optimise
 from services.chassis.weights import file
 from services.learner.checkpoints import safetensors_writer
 from services.learner.model import canary, load, lora
-from services.learner.packing.head_observations import Watched
+from services.learner.packing.head_observations import HeadObservations
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
-from tests.learner.accelerator import DEVICE, attached
+from tests.learner.fake_accelerator import DEVICE, attached
 from tests.learner.conftest import VOCABULARY, Forest
-from tests.learner.rows import rows_of
+from tests.learner.random_sequences import sequences_of
 
 CASES: dict[str, dict[str, Any]] = {
     "ppo-clip": {},
@@ -59,10 +59,10 @@ def tiny(seed: int = 0) -> PreTrainedModel:
 
 def rows(case: str, step: int) -> list[PackedSequence]:
     """Rows of random trees; what they teach the head is made up."""
-    found = rows_of(Forest(), step)
+    found = sequences_of(Forest(), step)
     if case != "head":
         return found
-    taught = Watched(np.arange(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4), np.full(4, np.nan))
+    taught = HeadObservations(np.arange(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4), np.full(4, np.nan))
     return [replace(row, watched=taught) for row in found]
 
 
@@ -91,7 +91,7 @@ def trained(case: str, device: str) -> dict[str, Any]:
         with torch.no_grad():
             for name, weight in zip(again.masters.names, again.masters.weights, strict=True):
                 weight.copy_(weights[lora.stored_name(name) if again.masters.adapted else name])
-        again.masters.publish()
+        again.masters.copy_to_model()
         again.restore_moments(moments)
         reports.append(asdict(again.step(rows(case, 2), 2)))
         manifest = file.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")

@@ -8,7 +8,7 @@ from services.learner.packing import packing, unroll
 from services.learner.packing.packing import PackedSequence
 
 
-def rows_of(forest: Any, seed: int, budget: int = 400) -> list[PackedSequence]:
+def sequences_of(forest: Any, seed: int, budget: int = 400) -> list[PackedSequence]:
     """Rows of four trees, with advantages drawn by the seed."""
     rng = np.random.default_rng(seed)
     pieces = []

@@ -9,7 +9,7 @@ from banyan.tree import Leaf, Tree
 
 
 @dataclass(frozen=True)
-class Asking:
+class ObservingPolicy:
     """Grows nothing. kept: what it says of each leaf."""
 
     kept: float = 0.5

@@ -17,7 +17,7 @@ from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
 from banyan.wire.segments import segment_to_wire
 from services.learner.checkpoints import checkpoint
 from services.learner.consumer import ClosedTrees
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 from services.learner.learner import Learner
 from services.learner.ports import StoredBatch
@@ -44,7 +44,7 @@ class MemoryStore:
     stored: list[runstore_service_pb2.StoredPolicy] = field(default_factory=list)
     die_after_commit: int = -1
     lookahead: int = 2
-    replay: Callable[["MemoryStore", Wanted], tuple[Replayed, ...]] = lambda _store, _wanted: ()
+    replay: Callable[["MemoryStore", ReplayRequest], tuple[Replayed, ...]] = lambda _store, _wanted: ()
     asked: list[Wanted] = field(default_factory=list)
     failures: dict[int, list[str]] = field(default_factory=dict)  # causes, by batch
 
@@ -72,7 +72,7 @@ class MemoryStore:
     async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
         return [self.trees_by_id[t] for t in tree_ids]
 
-    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+    async def replays(self, wanted: ReplayRequest) -> tuple[Replayed, ...]:
         self.asked.append(wanted)
         return self.replay(self, wanted)
 
