@@ -1,7 +1,8 @@
-"""What a learner's steps come to on the host and on an accelerator, as JSON: reports, weights and canary by case.
+"""Steps of a learner on the host and on an accelerator, as JSON: reports, weights, canary by case.
 
-`python -m tests.learner.accelerator_cases`: the accelerator stays registered with PyTorch, so it gets a process of its own. There
-is no recomputation, for which PyTorch asks a device for more than this one has.
+`python -m tests.learner.accelerator_cases`: the accelerator stays registered with PyTorch, so it
+gets a process of its own. Nothing is recomputed, because that asks PyTorch for more of a device
+than this one has.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from banyan.recipe import Lora, Optimise
@@ -23,8 +25,8 @@ from services.learner.model import canary, load, lora
 from services.learner.packing.head_observations import HeadObservations
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
-from tests.learner.fake_accelerator import DEVICE, attached
 from tests.learner.conftest import VOCABULARY, Forest
+from tests.learner.fake_accelerator import DEVICE, attached
 from tests.learner.random_sequences import sequences_of
 
 CASES: dict[str, dict[str, Any]] = {
@@ -57,57 +59,58 @@ def tiny(seed: int = 0) -> PreTrainedModel:
     return load.prepare(LlamaForCausalLM(config))
 
 
-def rows(case: str, step: int) -> list[PackedSequence]:
-    """Rows of random trees; what they teach the head is made up."""
-    found = sequences_of(Forest(), step)
+def sequences(case: str, step: int) -> list[PackedSequence]:
+    """Return sequences of random trees; their observations for the head are made up."""
+    packed = sequences_of(Forest(), step)
     if case != "head":
-        return found
-    taught = HeadObservations(np.arange(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4), np.full(4, np.nan))
-    return [replace(row, watched=taught) for row in found]
+        return packed
+    observations = HeadObservations(
+        place_O=np.arange(4),
+        label_O=np.array([0.0, 1.0, 0.0, 1.0]),
+        kept_O=np.ones(4),
+        recorded_O=np.full(4, np.nan),
+    )
+    return [replace(sequence, head_observations=observations) for sequence in packed]
+
+
+def trainer_of(case: str, device: str) -> Trainer:
+    """Return the trainer of a case."""
+    optimise = Optimise(**{"learning_rate": 1e-3, **CASES[case]})
+    policy = tiny()
+    if isinstance(optimise.lora, Lora):
+        policy = lora.attach(policy, optimise.lora, 0)
+    frozen = tiny(1).requires_grad_(False).to(device) if case == "kl" else None
+    dtype = torch.bfloat16 if case == "bfloat16" else torch.float32
+    return Trainer(policy.to(device), optimise, dtype, 0, frozen)
 
 
 def trained(case: str, device: str) -> dict[str, Any]:
-    """Two steps, a checkpoint's round trip, and one more."""
-    said = {"learning_rate": 1e-3, **CASES[case]}
-    optimise = Optimise(**said)
-    dtype = torch.bfloat16 if case == "bfloat16" else torch.float32
-
-    def made() -> Trainer:
-        policy = tiny()
-        if isinstance(optimise.lora, Lora):
-            policy = lora.attach(policy, optimise.lora, 0)
-        frozen = tiny(1).requires_grad_(False).to(device) if case == "kl" else None
-        return Trainer(policy.to(device), optimise, dtype, 0, frozen)
-
-    first = made()
-    reports = [asdict(first.step(rows(case, step), step)) for step in range(2)]
+    """Take two steps, restore a checkpoint, and take one more step."""
+    first, second = trainer_of(case, device), trainer_of(case, device)
+    reports = [asdict(first.step(sequences(case, step), step)) for step in range(2)]
     with tempfile.TemporaryDirectory() as folder:
         safetensors_writer.write(Path(folder) / "moments", first.moments())
         safetensors_writer.write(Path(folder) / "weights", first.masters.exact())
-        from safetensors.torch import load_file
-
         moments, weights = load_file(Path(folder) / "moments"), load_file(Path(folder) / "weights")
-        again = made()
+        masters = second.masters
         with torch.no_grad():
-            for name, weight in zip(again.masters.names, again.masters.weights, strict=True):
-                weight.copy_(weights[lora.stored_name(name) if again.masters.adapted else name])
-        again.masters.copy_to_model()
-        again.restore_moments(moments)
-        reports.append(asdict(again.step(rows(case, 2), 2)))
-        manifest = file.write(Path(folder), "policy-1-3", again.published(), 1, 3, dtype="float32")
-        told = {
-            name: tensor.double().sum().item()
-            for name, tensor in file.read_tensors(manifest).items()
-        }
+            for name, weight in zip(masters.names, masters.weights, strict=True):
+                weight.copy_(weights[lora.stored_name(name) if masters.adapted else name])
+        masters.copy_to_model()
+        second.restore_moments(moments)
+        reports.append(asdict(second.step(sequences(case, 2), 2)))
+        manifest = file.write(Path(folder), "policy-1-3", second.published(), 1, 3, dtype="float32")
+        tensors = file.read_tensors(manifest)
+    sums = {name: tensor.double().sum().item() for name, tensor in tensors.items()}
     return {
         "reports": reports,
-        "weights": told,
-        "canary": canary.of(again.model, "float32")["logprobs"],
+        "weights": sums,
+        "canary": canary.of(second.model, "float32")["logprobs"],
     }
 
 
 def main(cases: list[str]) -> None:
-    """Prints it, and a mixture of host and accelerator that must fail."""
+    """Print the results, and the error of a mixture of host and accelerator."""
     with attached():  # first: autograd learns of devices before its first backward pass
         there = {case: trained(case, DEVICE) for case in cases}
         try:

@@ -1,8 +1,9 @@
-"""An accelerator that is none: its tensors lie in the machine's memory, and nothing may mix them with the host's.
+"""A fake accelerator: tensors in the host's memory that nothing may mix with the host's own.
 
-PyTorch is told of a backend in Python; each tensor of it wraps one of the host. Every operation on tensors of both sides
-fails, as it would on a real one, but for copies and for scalars. What a kernel computes there, and how fast, it cannot say.
-The backend stays registered, so it is for a process of its own (accelerated.py).
+PyTorch gets a backend in Python, each tensor of which wraps one of the host. Every operation on
+tensors of both sides fails, as it would on a real one, except copies and operations with scalars.
+It cannot show what a kernel computes there, nor how fast. The backend stays registered, so it is
+for a process of its own (accelerator_cases.py).
 """
 
 import contextlib
@@ -19,29 +20,37 @@ DEVICE = f"{NAME}:0"
 _COPIES = ("aten::_to_copy", "aten::copy_")
 
 
-class There(torch.Tensor):
-    """A tensor of the accelerator; `here`: what it wraps."""
+class AcceleratorTensor(torch.Tensor):
+    """A tensor of the accelerator.
 
-    here: torch.Tensor
+    host: the tensor of the host that it wraps.
+    """
+
+    host: torch.Tensor
 
     @staticmethod
-    def __new__(cls, here: torch.Tensor) -> "There":
-        like: dict[str, Any] = {"strides": here.stride(), "storage_offset": here.storage_offset()}
-        like |= {"dtype": here.dtype, "layout": here.layout, "requires_grad": here.requires_grad}
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, here.size(), device=torch.device(NAME, 0), **like
+    def __new__(cls, host: torch.Tensor) -> "AcceleratorTensor":
+        wrapper = torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            device=torch.device(NAME, 0),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            layout=host.layout,
+            requires_grad=host.requires_grad,
         )
-        made.here = here
-        return made
+        wrapper.host = host
+        return wrapper
 
     def __repr__(self, **_: Any) -> str:
-        return f"There({self.here})"
+        return f"AcceleratorTensor({self.host})"
 
     def tolist(self) -> Any:
-        return self.here.tolist()
+        return self.host.tolist()
 
     def data_ptr(self) -> int:
-        return self.here.data_ptr()
+        return self.host.data_ptr()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,51 +59,47 @@ class There(torch.Tensor):
 
 class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given, name = dict(kwargs or {}), func._schema.name
-        tensors = [x for x in tree_leaves((args, given)) if isinstance(x, torch.Tensor)]
-        there = [x for x in tensors if isinstance(x, There)]
-        if (
-            there
-            and name not in _COPIES
-            and any(x.dim() for x in tensors if not isinstance(x, There))
-        ):
+        arguments, name = dict(kwargs or {}), func._schema.name
+        tensors = [x for x in tree_leaves((args, arguments)) if isinstance(x, torch.Tensor)]
+        there = [x for x in tensors if isinstance(x, AcceleratorTensor)]
+        on_host = [x for x in tensors if not isinstance(x, AcceleratorTensor) and x.dim()]
+        if there and on_host and name not in _COPIES:
             shapes = [(tuple(x.shape), x.device.type) for x in tensors]
             raise AssertionError(f"{name} of tensors of the host and of the accelerator: {shapes}")
-        wraps = isinstance(args[0], There) if name == "aten::copy_" else bool(there)
-        if (wanted := given.get("device")) is not None:
-            wraps = torch.device(wanted).type == NAME
-            given["device"] = torch.device("cpu")
-        found = func(*tree_map(_here, args), **tree_map(_here, given))
-        own = {id(x.here): x for x in there}
-        return tree_map(lambda x: _wrapped(x, own) if wraps else x, found)
+        wraps = isinstance(args[0], AcceleratorTensor) if name == "aten::copy_" else bool(there)
+        if (device := arguments.get("device")) is not None:
+            wraps = torch.device(device).type == NAME
+            arguments["device"] = torch.device("cpu")
+        result = func(*tree_map(_unwrapped, args), **tree_map(_unwrapped, arguments))
+        own = {id(x.host): x for x in there}
+        return tree_map(lambda x: _wrapped(x, own) if wraps else x, result)
 
 
-def _here(x: Any) -> Any:
-    return x.here if isinstance(x, There) else x
+def _unwrapped(x: Any) -> Any:
+    return x.host if isinstance(x, AcceleratorTensor) else x
 
 
-def _wrapped(x: Any, own: dict[int, There]) -> Any:
-    if not isinstance(x, torch.Tensor) or isinstance(x, There):
+def _wrapped(x: Any, own: dict[int, AcceleratorTensor]) -> Any:
+    if not isinstance(x, torch.Tensor) or isinstance(x, AcceleratorTensor):
         return x
-    return (
-        own[id(x)] if id(x) in own else There(x)
-    )  # what is changed in place stays the tensor that it was
+    # A tensor that is changed in place stays the same object.
+    return own[id(x)] if id(x) in own else AcceleratorTensor(x)
 
 
 @contextlib.contextmanager
 def attached() -> Iterator[None]:
-    """The accelerator, while the block runs."""
+    """Attach the accelerator while the block runs."""
     backend_registration._setup_privateuseone_for_python_backend(NAME)
-    made = torch.tensor
+    original = torch.tensor
 
     def tensor(*args: Any, device: Any = None, **more: Any) -> torch.Tensor:
-        """PyTorch fills a new tensor below the level at which a backend in Python is asked."""
-        here = made(*args, **more)
-        return here if device is None else here.to(device)
+        """Make the tensor on the host first: PyTorch fills it below a backend in Python."""
+        host = original(*args, **more)
+        return host if device is None else host.to(device)
 
     torch.tensor = tensor  # type: ignore[assignment]
     try:
         with _Operations():
             yield
     finally:
-        torch.tensor = made
+        torch.tensor = original

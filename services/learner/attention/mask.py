@@ -165,7 +165,7 @@ def all_visible(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def visible(enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """Return [n, n]: token i attends to token j, if j is not behind i and its node is i's or above."""
+    """Return [n, n]: i attends to j, if j is not behind i and its node is that of i or above."""
     order = torch.arange(len(enter), device=enter.device)
     causal = order[None, :] <= order[:, None]
     return causal & (enter[None, :] <= enter[:, None]) & (enter[:, None] <= leave[None, :])

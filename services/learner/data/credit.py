@@ -157,7 +157,7 @@ def whitened(credits: Sequence[Credit]) -> list[Credit]:
 
 
 def _values_and_tokens(credits: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
-    """Return all advantages, an array per tree, and the number of path tokens that each holds for."""
+    """Return all advantages, an array per tree, and the path tokens that each holds for."""
     values: list[Floats] = []
     tokens: list[Floats] = []
     for credit in credits:

@@ -184,7 +184,7 @@ def _replay_share(credits: Sequence[Credit]) -> float:
 
 
 def _needed_tokens(credit: Credit) -> int:
-    """Return the unique tokens on a group's trained paths: those that packing computes undivided."""
+    """Return the unique tokens on a group's trained paths: what packing computes undivided."""
     if credit.advantages.skip:
         return 0
     return sum(
@@ -224,6 +224,6 @@ def _group(credit: Credit) -> dict[str, Any]:
 
 
 def recorded_stale(summary: Mapping[str, Any]) -> frozenset[Leaf]:
-    """Return the leaves that a stored batch left out for their age; a replay leaves out the same."""
+    """Return the leaves that a stored batch left out for their age, as a replay must too."""
     pairs = (pair for group in summary.get("groups", ()) for pair in group.get("stale", ()))
     return frozenset(Leaf(bytes.fromhex(segment), int(end)) for segment, end in pairs)

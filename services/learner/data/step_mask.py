@@ -42,7 +42,7 @@ def _masked(credit: Credit, quantile: float) -> Credit:
 
 
 def kept(grove: Grove, quantile: float) -> Bools:
-    """Return the steps that stay: those without an action, and those with H at the quantile or above.
+    """Return the steps that stay: those without an action, and those with H not below the quantile.
 
     Raise InvalidInput if the entropy of a sampled token was not recorded.
     """

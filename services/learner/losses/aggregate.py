@@ -39,7 +39,7 @@ class Aggregate(settings.Aggregate):
         dtype: torch.dtype = torch.float32,
         share_P_T: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the weight of each token, such that the sum over all sequences is the batch's loss.
+        """Return the weight of each token, such that the sum over all sequences is the loss.
 
         share_P_T: as in Tokens.
         """

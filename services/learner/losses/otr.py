@@ -1,4 +1,4 @@
-"""OTR: one-token rollouts on labels (arXiv 2509.26313), by their mean over draws instead of K of them.
+"""OTR: one-token rollouts on labels (arXiv 2509.26313), by the mean over draws instead of K draws.
 
 At each place tokens are drawn from π', the policy at temperature κ; the label earns 1, any other
 token β. In the mean over draws the loss is −[(1 − β) π'(x) log π(x) + β Σ_a π'(a) log π(a)]: that

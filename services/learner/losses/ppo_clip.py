@@ -1,9 +1,10 @@
 """PPO's clipped surrogate with asymmetric and dual clip.
 
 Schulman et al. 2017 (arXiv 1707.06347); Ye et al. 2020 (arXiv 1912.09729); DAPO: Yu et al. 2025
-(arXiv 2503.14476). r = exp(log π − old); l = max(−A r, −A clip(r, 1 − clip_low, 1 + clip_high)); for
-A < 0 at most −A · dual_clip. For foreign tokens `delta` takes the place of dual_clip: the two-sided
-clip of INTELLECT-2 (arXiv 2505.07291), whose δ is 4.
+(arXiv 2503.14476). With r = exp(log π − old) the loss of a token is
+max(−A r, −A clip(r, 1 − clip_low, 1 + clip_high)); for A < 0 at most −A · dual_clip. For foreign
+tokens `delta` takes the place of dual_clip: the two-sided clip of INTELLECT-2 (arXiv 2505.07291),
+whose δ is 4.
 
 The decoupled form (`decoupled`) is this one to the proximal policy times the weight proximal /
 behaviour: with r = π / μ and r_old = π_old / μ it is

@@ -1,9 +1,9 @@
-"""Compares what the learner computes with transformers' eager attention, on a few tokens at loading.
+"""Compares the learner's computation with transformers' eager attention, when a model is loaded.
 
-Two trees share a prompt, one of them forked: each of their paths is also a plain eager pass. A
-packed sequence attends by its cheapest method, and then node by node or block by block, as longer
-ones do. A model that is trained flat has a sequence for each path; one of them is compared
-(ADR 044).
+Two trees of a few tokens share a prompt, one of them forked: each of their paths is also a plain
+eager pass. A packed sequence attends by its cheapest method, and then node by node or block by
+block, as longer ones do. A model that is trained flat has a sequence for each path; one of them is
+compared (ADR 044).
 """
 
 from collections.abc import Mapping

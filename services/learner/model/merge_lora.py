@@ -1,4 +1,4 @@
-"""Merges an adapter and its base into a plain model's folder, which transformers loads by itself."""
+"""Merges an adapter and its base into a plain model's folder, which transformers alone loads."""
 
 import json
 import shutil

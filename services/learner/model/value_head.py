@@ -142,7 +142,7 @@ class HeadTrainer:
         for name, weight in self._named.items():
             kept: dict[str, torch.Tensor] = {}
             for kind in (kind for kind in kinds if f"{kind}.{name}" in adam_keys):
-                # Adam reads its count of steps on the host, wherever it computes (torch.optim.Adam).
+                # torch.optim.Adam reads its count of steps on the host, wherever it computes.
                 device = "cpu" if kind == "step" else weight.device
                 kept[kind] = state[f"{_ADAM}{kind}.{name}"].to(device, copy=True)
             if kept:

@@ -1,4 +1,4 @@
-"""The tokens that a loss is taken on, besides the policy's own samples on the paths of leaves. Pure."""
+"""Tokens that a loss is taken on, besides the policy's own samples on the paths of leaves. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Pairs of siblings: children of one node, sampled after the same tokens, one better than the other.
+"""Pairs of siblings: children of one node, sampled after the same tokens, one of them better.
 
 A child's worth is its own advantage if the estimator gives advantages to nodes, else the mean over
 the trained leaves below it. Pure numpy.

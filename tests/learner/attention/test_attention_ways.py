@@ -1,19 +1,18 @@
-"""Which way of attending a row takes, what it costs, and that what it holds is bounded."""
+"""The attention method of a sequence, its cost, and a bound on the scores that it holds."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from services.learner.attention import units
-from services.learner.attention import matmuls
+from services.learner.attention import matmuls, units
 from services.learner.attention.cost_model import AttentionMethod, choose, costs
 from services.learner.packing import node_spans
 from services.learner.packing.packing import PackedSequence
 
 
 def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
-    """A row of trees (prompt, branches, new tokens), of which only the shape counts."""
+    """Return a sequence of trees (prompt, branches, new tokens) of which only the shape counts."""
     enter: list[int] = []
     leave: list[int] = []
     blocks = []
@@ -38,12 +37,11 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
 
 
 def comb(tokens: int, node: int) -> PackedSequence:
-    """A spine of nodes, each with a leaf beside the next."""
+    """Return a spine of nodes, each with a leaf beside the next."""
     count = tokens // (2 * node)
     enter = np.repeat(np.arange(2 * count), node)
-    leave = np.where(
-        enter % 2 == 0, 2 * count - 1, enter
-    )  # a spine's node, then its leaf, then all that is below
+    # A node of the spine, then its leaf, then all that is below.
+    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)
     return replace(
         shape(0, [(1, 1, 1)]),
         token_U=np.zeros(len(enter), np.int64),
@@ -65,7 +63,7 @@ def test_no_unit_is_more_than_can_be_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "way"),
+    ("row", "method"),
     [
         (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the quick start
         (shape(0, [(45, 8, 8)]), AttentionMethod.PADDED),
@@ -73,11 +71,13 @@ def test_no_unit_is_more_than_can_be_held() -> None:
         (shape(0, [(256, 128, 8)]), AttentionMethod.NODES),
     ],
 )
-def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence, way: AttentionMethod) -> None:
+def test_the_cheapest_method_is_the_one_that_was_measured_to_be(
+    row: PackedSequence, method: AttentionMethod
+) -> None:
     made = matmuls.plan(node_spans.spans(row))
-    assert choose(row, made) is way
-    found = costs(row, made)
-    assert found[way] == min(found.values())
+    assert choose(row, made) is method
+    by_method = costs(row, made)
+    assert by_method[method] == min(by_method.values())
 
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
@@ -87,9 +87,8 @@ def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
 
 def test_what_node_by_node_costs() -> None:
     row = shape(0, [(3, 2, 2)])
-    made = matmuls.plan(
-        node_spans.spans(row), 0
-    )  # own: 3 causal, two of 2; below: 3 keys, 4 queries
+    # Own: 3 causal, two of 2; below: 3 keys, 4 queries.
+    made = matmuls.plan(node_spans.spans(row), 0)
     assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
     assert costs(row, made)[AttentionMethod.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
     made = matmuls.plan(node_spans.spans(row))  # one unit of 7

@@ -1,4 +1,4 @@
-"""Every way to attend gives the same values and gradients, equal to those of the whole mask; a leaking one does not."""
+"""All attention methods have the values and gradients of the whole mask; leaking ones do not."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def row_of(forest: Any, seed: int, trees: int, segments: int, shared: bool) -> P
 
 
 def truth(row: PackedSequence, window: int | None) -> torch.Tensor:
-    """Who sees whom, token by token, from nothing but the row's facts."""
+    """Return the whole mask, token by token, from the sequence's arrays alone."""
     count = len(row.token_U)
     block = np.full(count, -1)
     for number, (start, stop) in enumerate(row.blocks):
@@ -76,7 +76,7 @@ def plain(heads: Heads, seen: torch.Tensor, layer: Layer) -> torch.Tensor:
 
 
 def furthest(heads: Heads, got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference of values and gradients."""
+    """Return the largest difference of values and gradients."""
     return furthest_of(heads, got, expected)
 
 
@@ -99,7 +99,7 @@ def furthest_of(inputs: Sequence[torch.Tensor], got: torch.Tensor, expected: tor
     cap=st.sampled_from([None, 0.7]),
     sinks=st.booleans(),
 )
-def test_all_ways_are_one(
+def test_all_methods_agree(
     forest: Any,
     seed: int,
     trees: int,
@@ -116,14 +116,13 @@ def test_all_ways_are_one(
     layer = Layer(0.4, tree.window(window), cap, sink_of() if sinks else None)
     expected = plain(heads, truth(row, window), layer)
     inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
-    ways = [AttentionMethod.PADDED, AttentionMethod.BLOCKS] + (
-        [AttentionMethod.NODES] if layer.window is None and layer.fusible else []
-    )
-    for way in ways:
-        assert (
-            furthest_of(inputs, tree_attention.attend(heads, tree, layer, way), expected) < 1e-12
-        ), way
-    assert tree.method(layer.window, layer.fusible) in ways
+    methods = [AttentionMethod.PADDED, AttentionMethod.BLOCKS]
+    if layer.window is None and layer.fusible:
+        methods.append(AttentionMethod.NODES)
+    for method in methods:
+        got = tree_attention.attend(heads, tree, layer, method)
+        assert furthest_of(inputs, got, expected) < 1e-12, method
+    assert tree.method(layer.window, layer.fusible) in methods
 
 
 def sink_of() -> torch.Tensor:
@@ -142,11 +141,10 @@ def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> 
         )
     )
     expected = plain(heads, truth(row, None), Layer(0.4, None, None))
-    for way in (AttentionMethod.PADDED, AttentionMethod.BLOCKS, AttentionMethod.NODES):
-        got = tree_attention.attend(
-            heads, TreeMask(row, torch.float64, CPU), Layer(0.4, None, None), way
-        )
-        assert furthest(heads, got, expected) < 1e-12, way
+    for method in (AttentionMethod.PADDED, AttentionMethod.BLOCKS, AttentionMethod.NODES):
+        tree = TreeMask(row, torch.float64, CPU)
+        got = tree_attention.attend(heads, tree, Layer(0.4, None, None), method)
+        assert furthest(heads, got, expected) < 1e-12, method
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -162,9 +160,8 @@ def test_flex_attention_sees_the_same(
         expected = plain(heads, truth(row, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
         got = tree_attention.attend(fixed, tree, layer, AttentionMethod.BLOCK_MASK)
-        assert float((got - expected).detach().abs().max()) < (
-            1e-6 if sinks else 1e-12
-        )  # its log-sum-exp is in float32
+        bound = 1e-6 if sinks else 1e-12  # its log-sum-exp is in float32
+        assert float((got - expected).detach().abs().max()) < bound
 
 
 def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:
@@ -198,12 +195,12 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
         for span in made.below:
             count[span.stop : span.end, span.start : span.stop] += 1
         for stack in made.stacks:
-            seen_U_Q_K = stack.visible(slice(None))
-            for queries, kept, keys, sees in zip(
-                stack.query_A_Q, stack.kept_A_Q, stack.key_A_K, seen_U_Q_K, strict=True
+            visible_A_Q_K = stack.visible(slice(None))
+            for queries, kept, keys, visible in zip(
+                stack.query_A_Q, stack.kept_A_Q, stack.key_A_K, visible_A_Q_K, strict=True
             ):
                 for at in np.flatnonzero(kept):
-                    np.add.at(count[queries[at]], keys[sees[at]], 1)
+                    np.add.at(count[queries[at]], keys[visible[at]], 1)
         assert np.array_equal(count, truth(row, None).numpy().astype(np.int64))  # every pair once
         assert (made.stacks == ()) == (long == 0) and (made.own == ()) == (long == matmuls.LONG)
         assert long or matmuls.long_pairs(made) == count.sum()
@@ -293,8 +290,9 @@ def test_node_by_node_takes_heads_of_two_precisions(forest: Any) -> None:
     row = row_of(forest, 6, 3, 12, True)
     heads = heads_of(row, 6, torch.float32)
     mixed, layer = Heads(heads.query, heads.key, heads.value.bfloat16()), Layer(0.4, None, None)
-    got = tree_attention.attend(mixed, TreeMask(row, torch.float32, CPU), layer, AttentionMethod.NODES)
-    expected = tree_attention.attend(heads, TreeMask(row, torch.float32, CPU), layer, AttentionMethod.NODES)
+    tree = TreeMask(row, torch.float32, CPU)
+    got = tree_attention.attend(mixed, tree, layer, AttentionMethod.NODES)
+    expected = tree_attention.attend(heads, tree, layer, AttentionMethod.NODES)
     assert got.dtype == torch.bfloat16
     assert float((got - expected).detach().abs().max()) < 0.05
 
@@ -358,7 +356,7 @@ def test_node_by_node_is_the_same_bit_for_bit(forest: Any) -> None:
 def test_tree_attention_refuses_what_it_does_not_know(
     forest: Any, given: dict[str, Any], said: str
 ) -> None:
-    """Whoever hands it on hears of it, and not only who asks the list (services/chassis/model_checks/attention_keywords.py)."""
+    """The error comes with the call too (services/chassis/model_checks/attention_keywords.py)."""
     row = row_of(forest, 0, 1, 4, False)
     heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
     fine: dict[str, Any] = {

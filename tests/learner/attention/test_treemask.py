@@ -1,4 +1,4 @@
-"""Masks of a row take one byte a pair while they are made: no matrix of distances, with or without a window."""
+"""Masks of a sequence take one byte per pair while they are made: no matrix of distances."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.learner.attention.test_tree_attention import row_of
 
 
 class Wide(TorchDispatchMode):
-    """Records the number of elements of each tensor made of whole numbers wider than a byte."""
+    """A recorder of the elements of each tensor of whole numbers wider than a byte."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

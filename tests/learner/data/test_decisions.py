@@ -1,4 +1,4 @@
-"""Pure decisions: which groups make a batch, how old a segment is, when a checkpoint is due, how trees are divided."""
+"""Pure decisions: groups of a batch, age of segments, due checkpoints, division of trees."""
 
 from typing import Any
 
@@ -98,8 +98,11 @@ def spread(forest: Any, leaves: int = 6, prompt: int = 10, length: int = 5) -> T
     return TreeView(tree, ends, {leaf: float(i % 2) for i, leaf in enumerate(ends)})
 
 
-def card_40(forest: Any, branches: Any) -> TreeView:
-    """A prompt of 6; below it a branch of 4 that parts into 3 and 5, and one of 7, in the order that is asked for."""
+def tree_training_example(forest: Any, branches: Any) -> TreeView:
+    """Return a prompt of 6 with a branch of 4 that forks into 3 and 5, and a branch of 7.
+
+    branches: both in some order, each with the tokens of its nodes.
+    """
     tree = Tree(b"p" * 32)
     root, ends = forest.segment(tree, None, [1] * 6, kind=Kind.PROMPT), []
     for ordinal, sizes in enumerate(branches):
@@ -118,12 +121,15 @@ def card_40(forest: Any, branches: Any) -> TreeView:
         (((7,), (4, 3, 5)), {17: 0, 18: 10, 19: 10, 20: 6, 24: 6, 25: 16, 29: 16}),
     ],
 )
-def test_what_sharing_saves_of_the_cards_tree(
+def test_what_sharing_saves_of_the_example_of_tree_training(
     forest: Any, branches: Any, saved: dict[int, int]
 ) -> None:
-    """Card 40: N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2. Its search for one prefix to share saves
-    S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on, all of the hierarchy 16 from 25 on; ours is no search."""
-    view = card_40(forest, branches)
+    """Tree Training (arXiv 2511.00413): N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2.
+
+    Its search for one prefix to share saves S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on,
+    all of the hierarchy 16 from 25 on; ours is no search.
+    """
+    view = tree_training_example(forest, branches)
     assert (view.unique_tokens, view.path_tokens) == (25, 41)
     assert 1 - view.unique_tokens / view.path_tokens == pytest.approx(0.3902, abs=1e-4)
     assert view.path_tokens / view.unique_tokens == pytest.approx(1.64)
@@ -160,7 +166,7 @@ def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
         assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
 
 
-def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
+def test_a_tree_counts_unique_and_path_tokens(forest: Any) -> None:
     """P 6 → x 4 → leaves 3, 5; leaf y 7: 25 unique tokens for 41 on paths."""
     tree = Tree(b"k" * 32)
     root = forest.segment(tree, None, [0] * 6, kind=Kind.PROMPT)
@@ -207,7 +213,6 @@ def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     assert recorded_stale(said) == {view.leaves_L[2]}
     assert lesson.metrics["groups_skipped"] == 1
     assert lesson.metrics["stale_leaves"] == 1
-    assert (
-        sum(len(r.token_U) for r in lesson.sequences) == 35
-    )  # neither the stale leaf's tokens nor the skipped group's
+    # Neither the stale leaf's tokens nor the skipped group's.
+    assert sum(len(s.token_U) for s in lesson.sequences) == 35
     assert said["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))

@@ -1,4 +1,4 @@
-"""What estimators know of trees in a run: the parts of scores. Recipes whose estimator nobody tells enough are refused."""
+"""Facts that estimators get in a run, such as parts of scores, and recipes that lack one."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.learner.in_memory_learner import grown
 
 
 def stored(format_score: bool = True) -> tree_pb2.Tree:
-    """Four leaves; the last one scored right."""
+    """Return a tree of four leaves, the last one right."""
     (tree,) = grown(3, b"p")
     for number, scored in enumerate(tree.scores if format_score else ()):
         scored.score.parts["format"] = number / 4
@@ -91,7 +91,8 @@ def test_what_the_store_knows_is_enough(optimise: dict[str, Any]) -> None:
         (
             {"advantage": "sage-skill"},
             {},
-            "a reward of its own at a place inside each path and the part 'used' of every leaf's score",
+            "a reward of its own at a place inside each path and the part 'used' of every leaf's "
+            "score",
         ),
         (
             {"advantage": "sage-skill"},

@@ -1,4 +1,4 @@
-"""What a batch says of its sampling, by trees made by hand; and that it costs next to nothing."""
+"""Metrics of a batch's sampling, on trees made by hand; and their cost, next to nothing."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def tree(
     parts: Sequence[Parts] = (),
     number: int = 0,
 ) -> TreeView:
-    """One prompt of three tokens, and a completion of one segment for each reward."""
+    """Return a prompt of three tokens with a completion of one segment per reward."""
     made = Tree(bytes([number]) * 32)
     root = Segment(made.tree_id, b"", 0, 0, Kind.PROMPT, np.array([1, 2, 3], np.int32))
     made.add(root)
@@ -79,7 +79,7 @@ def test_shares_of_groups_whose_rewards_are_all_the_same() -> None:
 
 
 def test_the_largest_advantage_is_of_groups_that_teach() -> None:
-    """Card 54: a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO's of the same rewards is 1.1547."""
+    """MC-GRPO (arXiv 2601.22582): a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO makes 1.1547."""
     view, flat = tree(([7], [8], [9]), (1.0, 0.0, 0.0)), tree(([7], [8]), (1.0, 1.0))
     small = McGrpo(floor=0.1).estimate(GroupTrees("g", [view]))
     large = Credit(GroupTrees("g", [view]), McGrpo(floor=0.0).estimate(GroupTrees("g", [view])))

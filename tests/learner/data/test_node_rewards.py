@@ -1,5 +1,8 @@
-"""Rewards of places inside paths, from the store's ingest to the rows of a batch: what gigpo, hgpo, sage-skill and mars2
-make of them, by hand. And a tree policy that scores such places, from the grower through the store to the learner."""
+"""Rewards of places inside paths, from the store's ingest to the sequences of a batch.
+
+The advantages of gigpo, hgpo, sage-skill and mars2 are compared with numbers by hand. A tree policy
+that scores such places runs from the grower through the store to the learner.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +40,7 @@ from tests.treestore.forge import Forge, World
 
 POLICY = b"now"
 CHAINS = [(1.0, 1.0, 1.0), (1.0, 0.0, 1.0), (0.0, 1.0, 1.0), (0.0, 0.0, 0.0)]
-"""Of each path: the reward of its first part, which is a place's own, that of its leaf, and whether a skill was used."""
+"""Reward of a path's first part, a place's own; reward of its leaf; 1.0 if a skill was used."""
 R1, R2, USED = (np.array(column) for column in zip(*CHAINS, strict=True))
 
 
@@ -67,7 +70,7 @@ def end(segment: Segment) -> Leaf:
 def group(
     world: World, chains: Sequence[tuple[float | None, float, float]] = CHAINS
 ) -> list[tree_pb2.Tree]:
-    """A group of closed trees, as the store gives them to a learner; a tree is a path of two parts of four tokens each."""
+    """Return a group of closed trees as a learner gets them, each a path of 2 parts of 4 tokens."""
     forge, specs = (
         world.forge,
         [world.forge.spec(0, index, len(chains)) for index in range(len(chains))],
@@ -92,7 +95,7 @@ def group(
 
 
 def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
-    """What a step learns from: a batch of these trees."""
+    """Return the lesson of a batch of these trees."""
     groups = from_store.by_group(given, [given[0].spec.group_id])
     return study(
         groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000
@@ -100,7 +103,7 @@ def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
 
 
 def parts(found: Lesson) -> list[tuple[float, float]]:
-    """Of each trained path of the rows: the advantage of its first part's tokens, and of its second's."""
+    """Return the advantages of the first and of the second part of each trained path."""
     said = []
     for row in found.sequences:
         for mask_T, advantage_T in zip(row.mask_P_T, row.advantage_P_T, strict=True):
@@ -115,7 +118,7 @@ def expect(found: Lesson, first: np.ndarray, second: np.ndarray) -> None:
 
 
 def test_gigpo_gets_the_rewards_of_steps(world: World) -> None:
-    """All first steps share a state, the prompt; second steps follow four different places."""
+    """First steps share a state, the prompt; second steps follow four different places."""
     total, back = R1 + R2, R1 + 0.5 * R2
     found = lesson(group(world), "gigpo", gamma=0.5, rows="episodes")
     expect(found, total - total.mean() + back - back.mean(), total - total.mean())
@@ -135,7 +138,7 @@ def test_sage_skill_gets_the_end_of_the_first_task(world: World) -> None:
 
 
 def test_mars2_gets_the_rewards_of_programs(world: World) -> None:
-    """A program has no sibling: r' = r; its repair has the program above it: r' = r + α (r − r of the program)."""
+    """A program has no sibling: r' = r; its repair: r' = r + α (r − r of the program)."""
     shaped = np.stack([R1, R2 + 0.5 * (R2 - R1)], 1)
     spread = shaped.std(1, ddof=1, keepdims=True)
     expected = (shaped - shaped.mean(1, keepdims=True)) / np.where(spread == 0, 1, spread)
@@ -162,7 +165,7 @@ def test_an_estimator_of_leaves_alone_keeps_such_a_path(world: World) -> None:
 
 @dataclass(frozen=True)
 class TwoTasks(Growing):
-    """Two tasks in a row on each path: the end of the first is scored where it is, and is no leaf of the tree."""
+    """A tree policy of two tasks in a row per path; the end of the first is scored, and no leaf."""
 
     width: int = 2
     gives: ClassVar[frozenset[str]] = frozenset({facts.INSIDE, facts.STEPS})
@@ -189,7 +192,7 @@ def _place(leaf: Leaf) -> tuple[bytes, int]:
 
 
 def reward(completion: str, **row: Any) -> float:
-    """A scorer that a recipe may name."""
+    """Return the reward of a scorer that a recipe may name."""
     return 1.0
 
 
@@ -242,7 +245,7 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
 
 
 class Run:
-    """A node's part of a tree: what its grower says goes to the store as it would over the log."""
+    """A node's part of a tree; its grower's steps reach the store as they would over the log."""
 
     def __init__(self, world: World, given: tree_pb2.TreeSpec) -> None:
         self.world, self.given, self.epoch = world, given, world.open(given)

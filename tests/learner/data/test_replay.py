@@ -1,4 +1,4 @@
-"""Replay: what is asked for, how it joins a batch, what it weighs, and that a killed learner replays the same again."""
+"""Replay: the request, the join, the weights, and a killed learner that replays the same again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,8 @@ from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
 from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.losses.aggregate import Totals
-from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
 from tests.learner.hand_made_tokens import tokens
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
 
 DECOUPLED = {"loss": "decoupled", "loss_settings": {"importance": {"level": "token", "cap": 1.0}}}
 
@@ -38,7 +38,7 @@ def never(_tree: Any, _leaf: Leaf) -> bool:
     return False
 
 
-# -- what is asked for --
+# -- the request --
 
 
 def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> None:
@@ -55,21 +55,40 @@ def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> No
 def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: Any) -> None:
     fresh = [("g0", [scored(forest, [0, 0])]), ("g1", [scored(forest, [0, 1], 2)])]
     rows = {"g0": b"r" * 32, "g1": b"s" * 32}
-    both = replay.request(Replay(fraction=0.5, rescue=True, max_age=3), seed=7, batch=9, fresh=fresh, row_digests=rows)
+    both = replay.request(
+        Replay(fraction=0.5, rescue=True, max_age=3), seed=7, batch=9, fresh=fresh, row_digests=rows
+    )
     assert (both.groups, both.failed, both.first_batch) == (2, (("g0", b"r" * 32),), 6)
-    assert replay.request(Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=rows).failed == ()
-    assert replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).groups == 0
-    assert replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).first_batch == 0
-    half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # card 41: σ B fresh of B = 512, σ = 0.5
-    assert replay.request(Replay(fraction=0.5), seed=0, batch=1, fresh=half, row_digests={}).groups == 256
-    assert replay.request(Replay(fraction=0.01), seed=0, batch=1, fresh=fresh, row_digests={}).groups == 1
+    assert (
+        replay.request(Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=rows).failed
+        == ()
+    )
+    assert (
+        replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).groups
+        == 0
+    )
+    assert (
+        replay.request(
+            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows
+        ).first_batch
+        == 0
+    )
+    half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # DOTS + RR: σ B fresh of B = 512, σ = 0.5
+    assert (
+        replay.request(Replay(fraction=0.5), seed=0, batch=1, fresh=half, row_digests={}).groups
+        == 256
+    )
+    assert (
+        replay.request(Replay(fraction=0.01), seed=0, batch=1, fresh=fresh, row_digests={}).groups
+        == 1
+    )
 
 
-# -- how it joins --
+# -- the join --
 
 
 def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
-    """Card 33: J = 0 is a learner by itself; a group of equal rewards teaches nothing, wherever it comes from."""
+    """SAPO (Gensyn): J = 0 is a learner by itself; a group of equal rewards teaches nothing."""
     fresh = [("g0", [scored(forest, [1, 0, 0, 0])]), ("g1", [scored(forest, [1, 1, 1, 1], 2)])]
     assert replay.joined(fresh, (), {}) == fresh
     found = [one.advantages for one in study(fresh, Grpo(), never, b"now", 400).credits]
@@ -77,8 +96,8 @@ def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
     assert not found[0].skip and found[1].skip == "zero variance"
 
 
-def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
-    """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
+def test_a_stored_success_makes_a_hopeless_group_teach(forest: Any) -> None:
+    """DART-GUI (arXiv 2509.23866): eight zeros become (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
     fresh, stored = (
         aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))),
         scored(forest, [0, 1, 0], 2),
@@ -97,7 +116,10 @@ def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
 
 
 def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTree:
-    """A tree of leaves without a reward. ages: of each leaf, epoch and step of the weights of its segments from above."""
+    """Return a tree of leaves with rewards of 0.
+
+    ages: epoch and step of the weights of each segment of each leaf's path, from the top.
+    """
     tree = Tree(bytes([number]) * 32)
     prompt = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
     leaves = []
@@ -126,7 +148,7 @@ def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTr
 def test_a_success_takes_the_place_of_the_oldest_leaf(
     forest: Any, trees: Any, gone: tuple[int, int]
 ) -> None:
-    """DART-GUI (arXiv 2509.23866): the oldest row gives way, wherever it stands."""
+    """DART-GUI (arXiv 2509.23866): the oldest trajectory gives way, wherever it is."""
     fresh = [aged(forest, number, *ages) for number, ages in enumerate(trees, 1)]
     stored = scored(forest, [1], 9)
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
@@ -139,7 +161,7 @@ def test_a_success_takes_the_place_of_the_oldest_leaf(
 
 
 def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -> None:
-    """Card 47: old rows are left out first, then the oldest of the others makes room. Here one of three is too old."""
+    """DART-GUI (arXiv 2509.23866): stale ones leave first, then the oldest of the others."""
     fresh, stored = aged(forest, 1, [(1, 1)], [(1, 5)], [(1, 3)]), scored(forest, [1], 2)
     old = fresh.leaves[0]
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
@@ -199,12 +221,14 @@ def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
     ].advantages.skip
 
 
-# -- what it weighs --
+# -- the weights --
 
 
-def test_the_cards_numbers_of_the_decoupled_loss() -> None:
-    """Card 41: μ = .2, π_old = .4, π = .5, ε = .2: r = 2.5 in [1.6, 2.4]: −2.4 for A = 1, +2.5 for A = −1. Card 47, 1: the
-    cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607."""
+def test_the_numbers_of_the_decoupled_loss() -> None:
+    """μ = .2, π_old = .4, π = .5, ε = .2: r = 2.5 in [1.6, 2.4], −2.4 for A = 1, +2.5 for A = −1.
+
+    DART-GUI (arXiv 2509.23866): the cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607.
+    """
     loss = losses.build("decoupled", {"dual_clip": 0.0})
     for advantage, expected in ((1.0, -2.4), (-1.0, 2.5)):
         one = tokens(
@@ -217,7 +241,7 @@ def test_the_cards_numbers_of_the_decoupled_loss() -> None:
     capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
     for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
         one = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
-        assert float(capped.of(one, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
+        assert float(capped.compute(one, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
 
 
 # -- recipes --
@@ -270,23 +294,23 @@ def test_replay_of_nothing_or_by_nobody_is_refused() -> None:
 
 
 def hopeless(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-    """Every other group fails altogether."""
+    """Return the trees of a group; every other group fails altogether."""
     trees = grown(ordinal, policy)
     for scored_leaf in trees[0].scores if ordinal % 2 else ():
         scored_leaf.score.value = 0.0
     return trees
 
 
-def drawn(store: MemoryStore, wanted: ReplayRequest) -> tuple[Replayed, ...]:
-    """The first group of the batch before, whole, and its best leaf for every group that failed."""
-    if not wanted.batch:
+def drawn(store: MemoryStore, request: ReplayRequest) -> tuple[Replayed, ...]:
+    """Return the first group of the last batch, whole, and its best leaf for each failed group."""
+    if not request.batch:
         return ()
-    tree = store.trees_by_id[store.batches[wanted.batch - 1][0].tree_ids[0]]
+    tree = store.trees_by_id[store.batches[request.batch - 1][0].tree_ids[0]]
     best = next(s.leaf for s in tree.scores if s.score.value == 1.0)
     whole = Replayed(tree.spec.tree_id, tree.spec.group_id)
     return (
         whole,
-        *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in wanted.failed),
+        *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in request.failed),
     )
 
 
@@ -328,7 +352,7 @@ async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_fo
     def make(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
         return grown(ordinal, policy, row=bytes([ordinal]) * 32)
 
-    def strange(store: MemoryStore, wanted: ReplayRequest) -> tuple[Replayed, ...]:
+    def strange(store: MemoryStore, request: ReplayRequest) -> tuple[Replayed, ...]:
         (tree,) = grown(77, b"p", row=b"h" * 32)
         store.trees_by_id[tree.spec.tree_id] = tree
         return (Replayed(tree.spec.tree_id, tree.spec.group_id),)

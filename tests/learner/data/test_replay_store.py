@@ -1,4 +1,4 @@
-"""Replay over the real store, by a real learner that is killed: it trains again exactly what its batches recorded."""
+"""A real learner that is killed over the real store trains again on what its batches recorded."""
 
 import asyncio
 import signal
@@ -77,7 +77,7 @@ async def test_a_killed_learner_trains_what_was_replayed_again(
 
 
 async def _lineage(world: World, batches: list[ts.Batch]) -> None:
-    """A segment knows the batch that consumed it, and those that replayed it, with their policies."""
+    """Check that a segment knows the batches that consumed and replayed it, with their policies."""
     tree: Any = (
         await rpc.call(
             world.trees.GetTree, ts.GetTreeRequest(tree_id=batches[1].replayed[0].tree_id)

@@ -1,4 +1,4 @@
-"""Steps in which the policy was surest are left out: exactly the share that is asked for (card 47)."""
+"""The surest steps are masked, in exactly the configured share (DART-GUI, arXiv 2509.23866)."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,10 @@ from tests.methods.advantages.planting import group
 def episodes(
     *entropies: list[float], number: int = 1, said: bool = True, right: int = 0
 ) -> ScoredTree:
-    """A path for each list: an action of two tokens with that mean entropy, an answer, and so on. One path is right."""
+    """Return a tree with a path per list, one of them right.
+
+    A path is an action of two tokens with this mean entropy, an answer, and so on.
+    """
     tree, ends = Tree(bytes([number]) * 32), []
     root = Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [1, 2])
     tree.add(root)
@@ -55,7 +58,7 @@ def credited(*trees: ScoredTree, estimator: Any = None) -> Credit:
 
 
 def kept(credit: Credit) -> list[list[float]]:
-    """The factor of each action of each path, in order."""
+    """Return the factor of each action of each path, in order."""
     factors = credit.advantages.factor_G_N_T
     assert factors is not None
     return [

@@ -1,4 +1,4 @@
-"""Losses by name in a recipe, and what they refuse."""
+"""Losses by name in a recipe, and the settings that they refuse."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""Traps that other tree trainers fell into, and what a step says of its ratios."""
+"""Traps that other tree trainers fell into, and the measures of a step's ratios."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def row_of(view: TreeView, leaf_L: Any) -> PackedSequence:
 def slopes(
     row: PackedSequence, logp: Any, name: str, given_settings: dict[str, Any]
 ) -> list[float]:
-    """Gradient at each prediction of a row whose log-probs are given."""
+    """Return the gradient at each prediction of a sequence with these log-probs."""
     from services.learner.model.load import Pass
     from services.learner.training import gather as gathering
     from services.learner.training.trainer import totals_of
@@ -65,8 +65,10 @@ def test_a_trunks_targets_count_once_a_leaf_and_once_with_nodes() -> None:
 
 
 def test_advantages_that_differ_per_leaf_are_clipped_apart() -> None:
-    """A trunk of an older policy with r = 1.5, A = 1 and −1: the good path's part is clipped, the bad one's is not. Their
-    mean, 0, would teach nothing."""
+    """A trunk of an older policy has r = 1.5, A = 1 and −1: only the good path's part is clipped.
+
+    Their mean, 0, would teach nothing.
+    """
     row = row_of(trunk_and_leaves(b"old")[0], [1.0, -1.0])
     logp = [np.log(1.5) - 0.5, np.log(1.5) - 0.7, -0.9, -0.9]
     assert slopes(row, logp, "ppo-clip", {}) == pytest.approx([1.5 / 6, 1.5 / 6, -1 / 6, 1 / 6])
@@ -84,7 +86,7 @@ def test_a_trunk_that_a_newer_policy_went_on_from_keeps_its_log_probs() -> None:
 
 
 def test_what_a_step_says_of_its_ratios(tiny_llama: Callable[..., Any]) -> None:
-    """Half of the tokens twice as likely in training as when sampled, half as before: ESS = (Σw)² / (n Σw²) = .9."""
+    """Half of the tokens are twice as likely as when sampled: ESS = (Σw)² / (n Σw²) = .9."""
     from services.learner.model.load import forward, prepare
 
     model, row = prepare(tiny_llama(0)), row_of(trunk_and_leaves()[0], [1.0, -1.0])
@@ -103,8 +105,6 @@ def test_what_a_step_says_of_its_ratios(tiny_llama: Callable[..., Any]) -> None:
     assert [
         said[f"ratio_{n}"] for n in ("below_0.5", "0.5_0.8", "0.8_1.25", "1.25_2", "above_2")
     ] == [0, 0, 0.5, 0, 0.5]
-    assert (said["truncated_share"], said["rejected_share"]) == (
-        0.5,
-        0.5,
-    )  # the second path's product is 4.41
+    assert said["truncated_share"] == 0.5
+    assert said["rejected_share"] == 0.5  # the second path's product is 4.41
     assert said["importance_mean"] == pytest.approx(1.5)

@@ -1,4 +1,4 @@
-"""Losses and their aggregation against the unit-test tables of the method cards."""
+"""Losses and their aggregation against tables of numbers, from the papers or computed by hand."""
 
 import math
 from typing import Any
@@ -100,15 +100,14 @@ def test_cispo_bounds_the_weight_and_never_the_gradient() -> None:
 
 
 def test_gspo_has_one_ratio_a_path() -> None:
-    """Log-ratios (.1, −.1, .2, 0): s = 1.0513, their product 1.2214; every token has its share of the gradient."""
+    """Log-ratios (.1, −.1, .2, 0): s = 1.0513, product 1.2214; tokens share the gradient."""
     logs, wide = [0.1, -0.1, 0.2, 0.0], {"clip_low": 0.9, "clip_high": 0.9}
     assert value("gspo", wide, logs)[0] == pytest.approx(-1.0513, abs=1e-4)
     assert gradient("gspo", wide, logs) == pytest.approx([-1.0513] * 4, abs=1e-4)
     product = {**wide, "over": "product"}
     assert value("gspo", product, logs)[0] == pytest.approx(-1.2214, abs=1e-4)
-    assert gradient("gspo", product, logs) == pytest.approx(
-        [-4 * 1.2214] * 4, abs=4e-4
-    )  # of the sum of logs, not its mean
+    # Of the sum of logs, not their mean.
+    assert gradient("gspo", product, logs) == pytest.approx([-4 * 1.2214] * 4, abs=4e-4)
     got, said = value("gspo", {}, logs)
     assert got == pytest.approx(-1.0004)
     assert said["clip_fraction"] == (4, 4)
@@ -121,9 +120,8 @@ def test_decoupled_clips_around_the_proximal_policy(advantage: float, expected: 
     probabilities = {"behaviour": math.log(0.2), "proximal": math.log(0.4), "foreign": 1}
     got, _ = value("decoupled", {}, math.log(0.5), advantage=advantage, **probabilities)
     assert got == pytest.approx(expected)
-    assert value("ppo-clip", {}, math.log(0.5), advantage=1, **probabilities)[0] == pytest.approx(
-        -1.2
-    )  # around μ
+    around_behaviour, _ = value("ppo-clip", {}, math.log(0.5), advantage=1, **probabilities)
+    assert around_behaviour == pytest.approx(-1.2)
 
 
 def test_replayed_data_of_the_same_weights_has_the_gradient_of_fresh_data() -> None:
@@ -197,10 +195,8 @@ def test_darts_weights_with_a_cap_of_one(old: float, drawn: float, expected: flo
         ({"by": "k2", "over": "mean", "low": 0.0, "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),
         ({"by": "k3", "over": "mean", "low": 0.0, "high": 0.01}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
         ({"by": "k3", "high": 0.01}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
-        (
-            {"by": "k3", "high": 0.1},
-            [[1, 1], [0, 0], [1, 1], [0, 0]],
-        ),  # 1.5 − ln 1.5 − 1 = 0.0945, also as a path's mean
+        # 1.5 − ln 1.5 − 1 = 0.0945, also as a path's mean.
+        ({"by": "k3", "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),
         ({"by": "k2", "high": 0.1}, [[1, 1], [0, 0], [1, 1], [0, 0]]),  # ln² 1.5 / 2 = 0.0822
         ({"by": "k3"}, [[1, 1], [0, 0], [0, 0], [0, 0]]),
         ({}, [[1, 1], [0, 0], [0, 0], [1, 1]]),
@@ -221,7 +217,7 @@ def test_rejection_by_statistics(settings: dict[str, Any], kept: list[list[int]]
 
 
 def test_bypass_takes_ratios_to_the_sampling_policy() -> None:
-    """old behaviour: r = π / μ for the policy's own tokens too, without a proximal policy."""
+    """With old: behaviour, r = π / μ for the policy's own tokens too, without a proximal policy."""
     probabilities = {"behaviour": math.log(0.2), "proximal": math.log(0.5), "foreign": 0}
     assert value("ppo-clip", {"old": "behaviour"}, math.log(0.5), **probabilities)[
         0
@@ -257,7 +253,10 @@ def test_echos_confidence_is_that_of_the_tail() -> None:
 
 
 def test_estimators_of_kl() -> None:
-    """π = .5, ref = .25: .6931, .2402, .1931; the expectations of π = (.5, .5), ref = (.25, .75): .1438 and k2's .1612."""
+    """π = .5, ref = .25: .6931, .2402, .1931.
+
+    Expectations for π = (.5, .5), ref = (.25, .75): .1438, and .1612 of k2.
+    """
     p, ref = table([0.5, 0.5]).log(), table([0.25, 0.75]).log()
     one = {name: float(estimate(name, p, ref)[0, 0]) for name in ESTIMATORS}
     assert [one[n] for n in ("k1", "k2", "k3", "k3+")] == pytest.approx(
@@ -303,7 +302,7 @@ def test_kl_and_entropy_are_added_per_token() -> None:
 
 
 def test_sibling_pairs() -> None:
-    """β ((−1 + 2) − (−3 + 2.5)) = .15: −log σ(.15) = .6210; and the gradient ±β σ(−.15) on each token of a side."""
+    """β ((−1 + 2) − (−3 + 2.5)) = .15: −log σ(.15) = .6210; gradient ±β σ(−.15) per token."""
     logp = table([[-0.4, -0.6], [-3.0, 9.0]]).requires_grad_()
     seen = tokens(logp, reference=[[-1.0, -1.0], [-2.5, 0.0]], mask=[[1, 1], [1, 0]])
     loss, said = losses.build("dpo", {"beta": 0.1}).compute(seen, Totals(3, 2))
@@ -327,7 +326,7 @@ def test_sibling_pairs() -> None:
     ],
 )
 def test_aggregation_of_two_sequences(aggregate: Aggregate, expected: float) -> None:
-    """Lengths 2 and 6, losses 1 and 0; as one row, and as a row each."""
+    """Lengths 2 and 6, losses 1 and 0; in one packed sequence, and in one each."""
     mask = torch.tensor([[True] * 2 + [False] * 4, [True] * 6])
     loss = torch.tensor([[1.0] * 6, [0.0] * 6])
     totals = Totals(tokens=8, paths=2)
@@ -352,7 +351,7 @@ def test_a_trunk_counts_once_a_path_or_once(mode: str, paths: float, nodes: floa
 
 
 def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
-    """Shaped (LUFFY): −A π / (π + .1), with the gradient −A .1 π / (π + .1)²; no ratio, no weight. The rest is as ever."""
+    """Shaped (LUFFY, arXiv 2504.14945): −A π / (π + .1), gradient −A .1 π / (π + .1)², no ratio."""
     p, facts = (
         0.3,
         {"old": [0.0, math.log(0.3)], "origin": [0, 2], "foreign": [0, 1], "drawn": [-1.0, 0.0]},
@@ -375,14 +374,14 @@ def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
 
 @pytest.mark.parametrize(("bound", "weight"), [("mask", 0.0), ("truncate", 0.5)])
 def test_a_forced_token_is_beyond_no_bound(bound: str, weight: float) -> None:
-    """Nobody drew it, so nothing is corrected, also where the cap is below 1."""
+    """It was not drawn, so nothing is corrected, even with a cap below 1."""
     some = tokens([0.0, 0.0], origin=[0, 2])
     found, beyond = Importance(level="token", cap=0.5, bound=bound).weigh(some)
     assert (found.tolist(), beyond.tolist()) == ([[weight, 1.0]], [[True, False]])
 
 
 def test_without_a_teachers_token_the_shaped_loss_is_the_ordinary_one() -> None:
-    """Card 38: z = 0 gives exactly GRPO; and tokens before a teacher's have the gradient that they have anyhow."""
+    """SCOPE (arXiv 2602.24110): z = 0 is exactly GRPO; tokens before a teacher's are unchanged."""
     logs, shaped = [math.log(1.1), math.log(0.7), math.log(1.6)], {"forced": {"teacher": "shaped"}}
     assert value("ppo-clip", shaped, logs) == value("ppo-clip", {}, logs)
     assert gradient("ppo-clip", shaped, logs) == gradient("ppo-clip", {}, logs)

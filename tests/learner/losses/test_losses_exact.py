@@ -1,4 +1,4 @@
-"""On trees every loss and all its gradients equal the flattened per-sequence form; what must break that does."""
+"""On trees every loss and its gradients equal the flattened per-sequence form, unless broken."""
 
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +90,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def exact(model: Any) -> Any:
-    """The model with norms that do not go through float32, so that sums in another order agree to the last digits."""
+    """Return the model with norms in its own precision, so that other orders of sums agree."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = lambda x, m=module: (
@@ -100,8 +100,10 @@ def exact(model: Any) -> Any:
 
 
 def mixed(rng: np.random.Generator, segments: int, begin: Any = ()) -> TreeView:
-    """A random tree with tools, forced tokens with and without log-probs, two policies, leaves inside segments and leaves
-    that are masked (unscorable or stale)."""
+    """Return a random tree with tools, forced tokens with and without log-probs, and two policies.
+
+    Leaves lie inside segments too, and some are masked (unscorable or stale).
+    """
     tree = Tree(rng.bytes(32))
     grown = [Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [*begin, *rng.integers(0, 6, 3)])]
     tree.add(grown[0])
@@ -159,7 +161,9 @@ def sequences_of(
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
         node_N = None if node_G_N is None else node_G_N[index]
         if loss.targets.pairs:
-            found += pairs.parts(view, leaf_L, node_N, policy=b"now", budget=budget, targets=loss.targets)
+            found += pairs.parts(
+                view, leaf_L, node_N, policy=b"now", budget=budget, targets=loss.targets
+            )
             continue
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", targets=loss.targets))
@@ -167,7 +171,7 @@ def sequences_of(
 
 
 def apart(flat: Grads, got: Grads) -> float:
-    """Largest difference of any parameter's gradient, against the largest number in it."""
+    """Return the largest difference of a parameter's gradient, against its largest number."""
     return max(
         float((flat[n] - got[n]).abs().max() / flat[n].abs().max().clamp_min(1e-3)) for n in flat
     )
@@ -292,9 +296,8 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
     whole.backward()  # type: ignore[no-untyped-call]
     flat = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     got, on_trees = packed(model, rows, "dpo", given_settings, reference)
-    assert got == pytest.approx(
-        float(whole.detach()), rel=1e-6
-    )  # temperature is a float32 in a segment
+    # Temperature is a float32 in a segment.
+    assert got == pytest.approx(float(whole.detach()), rel=1e-6)
     assert apart(flat, on_trees) < 1e-6
 
 
@@ -305,7 +308,7 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
 def test_other_precisions_stay_near(
     tiny_llama: Callable[..., Any], dtype: torch.dtype, loss_off: float, gradient_off: float
 ) -> None:
-    """Against float64, flattened: what a learner may differ by in float32, and in bfloat16 with its rounded weights."""
+    """Bounds against float64, flattened, in float32 and in bfloat16 with its rounded weights."""
     views, leaf_G_L = batch(7)
     for name, given_settings in (
         ("reinforce", {}),
@@ -337,7 +340,7 @@ def test_a_leaking_mask_changes_every_loss(
 ) -> None:
     leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
     monkeypatch.setattr(mask, "visible", leak)
-    monkeypatch.setattr(mask, "choose", lambda row, calls: AttentionMethod.BLOCKS)
+    monkeypatch.setattr(mask, "choose", lambda sequence, matmuls: AttentionMethod.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
     assert apart(flat, on_trees) > 1e-2
 
@@ -354,7 +357,7 @@ def test_a_trunk_counted_by_each_leaf_is_not_counted_once(
 
 
 def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
-    """One trunk token with r = 1.1 under paths of 1 and 3 tokens, A = 2 and −1: A⁺ and A⁻ alone know no lengths."""
+    """A trunk token with r = 1.1 under paths of 1 and 3 tokens, A = 2, −1: A⁺ and A⁻ know no lengths."""
     log = float(np.log(1.1))
     seen = tokens(
         [[log, 0, 0], [log, 0, 0]],
@@ -367,9 +370,8 @@ def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
         ("seq-mean-token-mean", 0.5, False),
     ):
         loss = losses.build("ppo-clip", {"mode": mode}).compute(seen, Totals(4, 2))[0]
-        rest = (1 + 1) * (
-            0.5 if same else 0.5 / 3
-        )  # the two other tokens of the longer path, r = 1, A = −1
+        # The two other tokens of the longer path, r = 1, A = −1.
+        rest = (1 + 1) * (0.5 if same else 0.5 / 3)
         shortcut = trunk_weight * (-2.0 * 1.1 + 1.0 * 1.1) + rest
         assert (float(loss) == pytest.approx(shortcut)) is same
     assert float(loss) == pytest.approx(-1.1 + (1.1 + 1 + 1) / 6)

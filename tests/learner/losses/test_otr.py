@@ -1,4 +1,4 @@
-"""The loss of one-token rollouts: the card's example, its gradients, and what keeps it bounded."""
+"""The loss of one-token rollouts (arXiv 2509.26313): an example, its gradients, and its bound."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.learner.hand_made_tokens import tokens
 
 
 def row(places: int, readout_E: Any, token_E: Any, heat: Any) -> Any:
-    """The arrays of a row that a pass reads."""
+    """Return the arrays of a sequence that a pass reads."""
     return SimpleNamespace(
         place_R=np.arange(places),
         temperature_R=np.asarray(heat, np.float64),
@@ -27,7 +27,7 @@ def row(places: int, readout_E: Any, token_E: Any, heat: Any) -> Any:
 
 
 def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor:
-    """Of one place whose output layer is the identity."""
+    """Return the loss of one place whose output layer is the identity."""
     one, found = row(1, [0], [label], [1.0]), losses.build("otr", settings)
     assert found.softening is not None
     soft_E, mean_R = tempered.softened(
@@ -36,7 +36,7 @@ def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor
     given = tokens(logits.log_softmax(0)[label][None, None])
     mean = None if mean_R is None else mean_R[None]
     seen = given.__class__(**{**vars(given), "soft_P_T": soft_E[None], "soft_mean_P_T": mean})
-    value, measures = found.of(seen, Totals(1, 1, 1.0))
+    value, measures = found.compute(seen, Totals(1, 1, 1.0))
     assert measures["clip_fraction"] == (0.0, 1.0)
     return value
 
@@ -45,8 +45,8 @@ def loss_of(logits: torch.Tensor, label: int, **settings: float) -> torch.Tensor
     ("beta", "value", "direction"),
     [(0.0, 0.3825, (-0.1663, 0.1901, -0.0238)), (-0.1, 0.3281, (-0.1753, 0.2054, -0.0301))],
 )
-def test_the_cards_example(beta: float, value: float, direction: tuple[float, ...]) -> None:
-    """Card 59: π = (.7, .2, .1), the label is the second, κ = 1.3."""
+def test_an_example_by_hand(beta: float, value: float, direction: tuple[float, ...]) -> None:
+    """π = (.7, .2, .1), the label is the second, κ = 1.3."""
     logits = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64).log().requires_grad_()
     found = loss_of(logits, 1, kappa=1.3, beta=beta)
     found.backward()  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ def test_the_cards_example(beta: float, value: float, direction: tuple[float, ..
 
 
 def test_draws_go_to_it() -> None:
-    """Card 59: the mean over draws of K = 256 tokens, value and gradient."""
+    """The mean over draws of K = 256 tokens, value and gradient."""
     logits, rng = torch.tensor([1.0, -0.5, 0.3, 2.0], dtype=torch.float64), np.random.default_rng(5)
     share = otr.softened(logits.log_softmax(0).numpy())
     drawn = [otr.weights(rng.choice(4, 256, p=share), 2, -0.1, 4) for _ in range(400)]
@@ -109,7 +109,7 @@ def test_many_chunks_and_their_gradients(
 
 
 def test_a_token_that_is_far_away_is_pushed_no_further() -> None:
-    """With β < 0 the loss has no lower bound, were it not for this one."""
+    """With β < 0 the loss would have no lower bound without this one."""
     far = torch.tensor([0.0, 0.0, -60.0], dtype=torch.float64).requires_grad_()
     loss_of(far, 0, kappa=100.0, beta=-0.5).backward()  # type: ignore[no-untyped-call]
     assert far.grad is not None and abs(float(far.grad[2])) < 1e-20

@@ -1,4 +1,4 @@
-"""Tokens that an engine drew from a truncated distribution: what a step says of them, and what corrects for it."""
+"""Tokens drawn from a truncated distribution: a step's measures, and the correction."""
 
 from typing import Any
 
@@ -25,9 +25,8 @@ from tests.rollout.conftest import Letters, ask, finish, prompt, tiny_llama
 NOW = b"p0"
 TRUNCATED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0, "top_k": 1},  # as LATR's tree phase
-    "greedy_alone": {
-        "temperature": 0.0
-    },  # no distribution is stored with it, and it is certain all the same
+    # No distribution is stored with it, and it is certain all the same.
+    "greedy_alone": {"temperature": 0.0},
     "top_p": {"top_p": 0.8},
     "top_k": {"top_k": 3},
     "tempered": {"temperature": 0.7, "top_p": 0.8},
@@ -35,7 +34,7 @@ TRUNCATED: dict[str, dict[str, Any]] = {
 
 
 def sampled(how: dict[str, Any]) -> PackedSequence:
-    """Four branches of a prompt as the torch engine samples them, in a row."""
+    """Return four branches of a prompt as the torch engine samples them, packed."""
     tokenizer = Letters()
     tokenizer.eos = frozenset()
     engine = TorchEngine(Forward(tiny_llama()), tokenizer, Limits(), PolicyVersion(1, 0, NOW))
@@ -58,7 +57,7 @@ def sampled(how: dict[str, Any]) -> PackedSequence:
 
 
 def stepped(row: PackedSequence, **settings: Any) -> StepReport:
-    """One optimizer step of the weights that sampled."""
+    """Take one optimizer step of the weights that sampled."""
     settle(1)
     model = tiny_llama().requires_grad_(True)
     return Trainer(prepare(model), Optimise(loss="reinforce", loss_settings=settings)).step(
@@ -68,7 +67,7 @@ def stepped(row: PackedSequence, **settings: Any) -> StepReport:
 
 @pytest.mark.parametrize("how", TRUNCATED.values(), ids=TRUNCATED)
 def test_truncated_sampling_is_no_mismatch(how: dict[str, Any]) -> None:
-    """The weights that sampled are those in training: both sides give each token the same probability."""
+    """The weights that sampled are those in training, so each token has the same probability."""
     report = stepped(sampled(how))
     assert report.mismatch_kl < 1e-6
     assert report.measures["ess"] > 0.9999 and report.measures["path_ess"] > 0.9999
@@ -92,7 +91,7 @@ def test_importance_weights_and_rejection_correct_for_what_was_drawn_from(
 
 
 def far() -> Tokens:
-    """Two tokens of a nucleus with a mass of 0.8, and one that is half as likely now as when it was sampled."""
+    """Return two tokens of a nucleus of mass 0.8, and one half as likely now as at sampling."""
     now = np.log([0.4, 0.2, 0.3])
     return tokens(now, old=now, behaviour=np.log([0.4, 0.2, 0.6]), drawn=np.log([0.5, 0.25, 0.75]))
 

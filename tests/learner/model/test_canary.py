@@ -1,4 +1,4 @@
-"""The canary: what weights say of fixed tokens, in the manifest that goes out with them, and over the wire."""
+"""The canary: log-probs of fixed tokens, in the manifest of weights and on the wire."""
 
 import asyncio
 from pathlib import Path
@@ -16,8 +16,8 @@ from services.learner.weights.folder import WeightFolder
 from tests.learner.in_memory_learner import recipe
 
 
-def taught(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
-    """Log-probs of all tokens but the first, by transformers alone."""
+def eager_logprobs(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
+    """Return the log-probs of all tokens but the first, by transformers alone."""
     from transformers import AutoModelForCausalLM
 
     ids = torch.tensor(tokens)[None]
@@ -35,9 +35,9 @@ def test_the_canary_is_a_teacher_forced_pass(tiny_folder: Path) -> None:
         len(said["tokens"]) == canary.TOKENS == 32
         and said["tolerance"] == canary.TOLERANCES["float32"]
     )
-    expected = taught(tiny_folder, said["tokens"])
+    expected = eager_logprobs(tiny_folder, said["tokens"])
     assert np.abs(expected - said["logprobs"]).max() < 1e-4
-    shifted = taught(tiny_folder, said["tokens"][1:])
+    shifted = eager_logprobs(tiny_folder, said["tokens"][1:])
     assert np.abs(shifted - said["logprobs"][1:]).max() > 0.01, "a token that is dropped must show"
 
 
@@ -69,7 +69,9 @@ async def test_it_goes_out_with_the_weights_where_the_engine_needs_it(
         return
     assert manifest.canary is not None
     assert (
-        np.abs(taught(tiny_folder, manifest.canary["tokens"]) - manifest.canary["logprobs"]).max()
+        np.abs(
+            eager_logprobs(tiny_folder, manifest.canary["tokens"]) - manifest.canary["logprobs"]
+        ).max()
         < 1e-4
     )
     assert file.open_verified(manifest.manifest_path) == manifest, "the file keeps it"

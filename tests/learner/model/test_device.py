@@ -1,5 +1,4 @@
-"""Where a learner computes: what the recipe says, and the same steps on an accelerator, without mixing its tensors with the
-host's."""
+"""The learner's device by the recipe, and equal steps on an accelerator that mixes no tensors."""
 
 import json
 import os
@@ -99,7 +98,7 @@ def numbers(said: Any) -> list[float]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_on_an_accelerator_are_those_of_the_host(steps: dict[str, Any], case: str) -> None:
-    """Also over a checkpoint, and what goes out; rounding differs, as another way of attention is taken there."""
+    """Over a checkpoint too, and as published; the other attention method rounds otherwise."""
     here, there = steps["here"][case], steps["there"][case]
     assert all(report["applied"] for report in here["reports"])
     if case == "head":

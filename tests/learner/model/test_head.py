@@ -1,4 +1,4 @@
-"""The head's trainer: the states it reads, its weights and its loss, its calibration, and that a resumed one is the same."""
+"""The head's trainer: states, weights, loss, calibration, and equal bits after a restart."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ SETTINGS = Settings(width=8, cold_steps=2, bins=4, window=50, learning_rate=1e-2
 def sequences_of(
     forest: Any, seed: int, budget: int = 400
 ) -> tuple[list[PackedSequence], list[Any], dict[Any, list[Observation]]]:
-    """Random trees packed, with an observation at every policy token of every leaf that has a reward."""
+    """Return random trees packed, with an observation at every policy token of every leaf."""
     rng, pieces, views = np.random.default_rng(seed), [], []
     observed: dict[Any, list[Observation]] = {}
     for _ in range(4):
@@ -53,7 +53,7 @@ def sequences_of(
 def test_the_states_are_those_of_a_flat_pass_over_each_path(
     tiny_llama: Callable[..., Any], forest: Any, budget: int
 ) -> None:
-    """Each policy token's state is that of the token before it on its path, whatever the packing."""
+    """A policy token's state is that of the token before it on its path, whatever the packing."""
     rows, views, _ = sequences_of(forest, 3, budget)
     flat = tiny_llama(0)
     expected = []
@@ -149,7 +149,7 @@ def test_the_step_is_that_of_the_weighted_loss() -> None:
 
 
 def test_equal_mass_bins() -> None:
-    """Eight numbers in four bins of two; the third bin weighs a right one three times as much as a wrong one."""
+    """Eight numbers in four bins of two; in the third a right one weighs 3 times a wrong one."""
     raw = [0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     right = [1, 0, 0, 1, 0, 1, 0, 1]
     weight = [1, 1, 1, 1, 1, 3, 1, 1]
@@ -212,7 +212,7 @@ def test_the_head_changes_no_bit_of_the_model(
 
 
 def asked(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-    """Trees of a policy that asks a head."""
+    """Return trees of a policy that observes a head."""
     trees = grown(ordinal, policy)
     for tree in trees:
         tree.spec.generate_json = json.dumps(ASKING)

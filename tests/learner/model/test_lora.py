@@ -1,4 +1,4 @@
-"""LoRA: only the adapter learns, what is handed out is the plain model, and an adapter goes with its own base alone."""
+"""LoRA: only the adapter learns, the plain model goes out, and an adapter needs its own base."""
 
 import asyncio
 import json
@@ -179,9 +179,8 @@ async def test_another_base_is_refused_by_name(
     await Rig(tmp_path / "run", tiny_folder, MemoryStore(grown), lora).run()
     moved = tmp_path / "moved"
     shutil.copytree(tiny_folder, moved)
-    await Rig(
-        tmp_path / "run", moved, MemoryStore(grown, epoch=1), lora
-    ).run()  # the same base lies elsewhere
+    # The same base lies elsewhere.
+    await Rig(tmp_path / "run", moved, MemoryStore(grown, epoch=1), lora).run()
     other = tmp_path / "other"
     tiny_llama(5, torch.float32).save_pretrained(other)
     with pytest.raises(
@@ -238,7 +237,7 @@ def _newest(rig: Rig) -> Path:
 
 
 def moved(trainer: Trainer, before: dict[str, torch.Tensor]) -> float:
-    """How far the merged matrices with an adapter went, as a share of the base's size."""
+    """Return how far the merged matrices with an adapter moved, as a share of the base's size."""
     after, base = (
         trainer.published(),
         {adapter.plain_name(n): t for n, t in trainer.model.state_dict().items()},
@@ -256,7 +255,7 @@ def moved(trainer: Trainer, before: dict[str, torch.Tensor]) -> float:
 def test_the_relative_rate_is_how_far_adam_moves_the_merged_model(
     tiny_llama: Callable[..., Any], forest: Any, how: dict[str, Any]
 ) -> None:
-    """In its first step Adam moves every number of B by the rate; A not yet, as B is 0. Its noise makes later ones less."""
+    """In its first step Adam moves every number of B by the rate; A not yet, as B is 0."""
     trainer = made(tiny_llama, **how)
     before = {name: tensor.clone() for name, tensor in trainer.published().items()}
     whole = trainer.drift([])["whole_rate"]
@@ -265,7 +264,7 @@ def test_the_relative_rate_is_how_far_adam_moves_the_merged_model(
 
 
 def test_both_matrices_of_an_adapter_count(tiny_llama: Callable[..., Any]) -> None:
-    """Any signs of a step: of many the mean square is what is said. B is large here, so what A does is most of it."""
+    """The mean square over random signs of a step is reported; here most of it comes from A."""
     trainer, rate = made(tiny_llama), 1e-5
     torch.manual_seed(0)
     held = trainer.masters
