@@ -2,29 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from banyan.errors import InvalidInput, Refused
-from banyan.recipe import Recipe, Replay
+from banyan.errors import InvalidInput
+from banyan.recipe import Replay
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_from_wire
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import replay
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
-from services.learner.data.replay import Replayed, ReplayRequest
+from services.learner.data.replay import Replayed
 from services.learner.losses.aggregate import Totals
 from tests.learner.hand_made_tokens import tokens
-from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
 
 DECOUPLED = {"loss": "decoupled", "loss_settings": {"importance": {"level": "token", "cap": 1.0}}}
 
@@ -288,76 +283,3 @@ def test_replay_of_nothing_or_by_nobody_is_refused() -> None:
         resolve({**data, "replay": {"fraction": 0.5, "policy": "nobody"}})
     with pytest.raises(InvalidInput, match="nearest must be a whole number"):
         resolve({**data, "replay": {"fraction": 0.5, "settings": {"nearest": 0.5}}})
-
-
-# -- the loop --
-
-
-def hopeless(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-    """Return the trees of a group; every other group fails altogether."""
-    trees = grown(ordinal, policy)
-    for scored_leaf in trees[0].scores if ordinal % 2 else ():
-        scored_leaf.score.value = 0.0
-    return trees
-
-
-def drawn(store: MemoryStore, request: ReplayRequest) -> tuple[Replayed, ...]:
-    """Return the first group of the last batch, whole, and its best leaf for each failed group."""
-    if not request.batch:
-        return ()
-    tree = store.trees_by_id[store.batches[request.batch - 1][0].tree_ids[0]]
-    best = next(s.leaf for s in tree.scores if s.score.value == 1.0)
-    whole = Replayed(tree.spec.tree_id, tree.spec.group_id)
-    return (
-        whole,
-        *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in request.failed),
-    )
-
-
-def asking(**more: Any) -> Recipe:
-    data = recipe(5, checkpoint_every=2, **DECOUPLED).model_dump()
-    return Recipe.model_validate({**data, "replay": {"fraction": 0.34, "rescue": True, **more}})
-
-
-@pytest.mark.parametrize("die", [1, 4])
-async def test_a_killed_learner_replays_what_its_batches_recorded(
-    tmp_path: Path, tiny_folder: Path, die: int
-) -> None:
-    whole = Rig(tmp_path / "whole", tiny_folder, MemoryStore(hopeless, replay=drawn), asking())
-    await whole.run()
-    asked = whole.store.asked
-    assert [(w.batch, w.groups, [g for g, _ in w.failed]) for w in asked] == [
-        (n, 1, [f"{RUN}/train/{2 * n + 1}"]) for n in range(5)
-    ]
-    assert [len(batch.replayed) for batch, _ in whole.store.batches] == [0, 2, 2, 2, 2]
-    shares = [p.metrics["replay_share"] for p in whole.store.live if p.policy.step]
-    assert shares[0] == 0.0 and all(share > 0.3 for share in shares[1:])
-    plain = Rig(tmp_path / "plain", tiny_folder, MemoryStore(hopeless), asking())
-    await plain.run()
-    store = MemoryStore(hopeless, replay=drawn, die_after_commit=die)
-    with pytest.raises(ConnectionAbortedError):
-        await Rig(tmp_path / "killed", tiny_folder, store, asking()).run()
-    store.die_after_commit, before = -1, len(store.asked)
-    again = Rig(tmp_path / "killed", tiny_folder, store, asking())
-    await again.run()
-    assert [w.batch for w in store.asked[before:]] == list(
-        range(die + 1, 5)
-    )  # what was committed is never drawn again
-    assert [b.replayed for b, _ in store.batches] == [b.replayed for b, _ in whole.store.batches]
-    assert all(torch.equal(whole.final()[n], t) for n, t in again.final().items())
-    assert not all(torch.equal(plain.final()[n], t) for n, t in again.final().items())
-
-
-async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_folder: Path) -> None:
-    def make(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-        return grown(ordinal, policy, row=bytes([ordinal]) * 32)
-
-    def strange(store: MemoryStore, request: ReplayRequest) -> tuple[Replayed, ...]:
-        (tree,) = grown(77, b"p", row=b"h" * 32)
-        store.trees_by_id[tree.spec.tree_id] = tree
-        return (Replayed(tree.spec.tree_id, tree.spec.group_id),)
-
-    store = MemoryStore(make, replay=strange)
-    with pytest.raises(Refused, match="held-out row"):
-        await Rig(tmp_path, tiny_folder, store, asking(), held_out=frozenset({b"h" * 32})).run()
-    assert not store.batches

@@ -9,28 +9,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from banyan.segment import Kind, Origin, Sampling, Segment
-from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import losses
-from services.learner.attention import mask
-from services.learner.attention.cost_model import AttentionMethod
-from services.learner.losses.aggregate import Totals
-from services.learner.packing import packing, pairs, unroll
-from services.learner.packing.packing import PackedSequence
-from tests.learner.flat_reference import Grads, flat_loss, gathered, packed, sequences
-from tests.learner.hand_made_tokens import tokens
+from tests.learner.flat_reference import flat_loss, gathered, packed, sequences
+from tests.learner.mixed_batches import apart, batch, both, exact, sequences_of
 
 FEW = settings(
     max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 MANY = settings(FEW, max_examples=25)
 WIDE = {"clip_low": 0.9, "clip_high": 0.9}
-KINDS = [(Kind.POLICY, Origin.NONE)] * 6 + [
-    (Kind.TOOL, Origin.NONE),
-    (Kind.FORCED, Origin.BRANCH),
-    (Kind.FORCED, Origin.TEACHER),
-]
 FORCED = {"branch": "policy", "teacher": "shaped"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("ppo-clip", {"mode": "seq-mean-token-mean", "delta": 4.0}),
@@ -87,111 +75,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *(("ppo-clip", {"kl": {"coef": 0.3, "estimator": name}}) for name in ("k1", "k2", "k3", "k3+")),
     ("gspo", {**WIDE, "kl": {"coef": 0.3, "by_ratio": True}, "entropy": 0.1}),
 ]
-
-
-def exact(model: Any) -> Any:
-    """Return the model with norms in its own precision, so that other orders of sums agree."""
-    for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            module.forward = lambda x, m=module: (
-                m.weight * x * (x.pow(2).mean(-1, keepdim=True) + m.variance_epsilon).rsqrt()
-            )
-    return model
-
-
-def mixed(rng: np.random.Generator, segments: int, begin: Any = ()) -> TreeView:
-    """Return a random tree with tools, forced tokens with and without log-probs, and two policies.
-
-    Leaves lie inside segments too, and some are masked (unscorable or stale).
-    """
-    tree = Tree(rng.bytes(32))
-    grown = [Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, [*begin, *rng.integers(0, 6, 3)])]
-    tree.add(grown[0])
-    for _ in range(segments):
-        above, size = grown[rng.integers(len(grown))], int(rng.integers(1, 6))
-        fork = int(rng.integers(1, len(above) + 1))
-        ordinal = sum(c.fork == fork for c in tree.children.get(above.id, ()))
-        kind, origin = KINDS[int(rng.integers(len(KINDS)))]
-        said = kind is Kind.POLICY or origin is Origin.BRANCH
-        logprobs = -rng.random(size) * 4 if said else np.zeros(0)
-        made = Segment(
-            tree.tree_id,
-            above.id,
-            fork,
-            ordinal,
-            kind,
-            rng.integers(0, 6, size),
-            logprobs,
-            np.zeros(size) if origin is Origin.BRANCH else np.zeros(0),
-            origin=origin,
-            policy=b"" if not said else b"old" if rng.random() < 0.4 else b"now",
-            sampling=Sampling(temperature=0.8),
-        )
-        tree.add(made)
-        grown.append(made)
-    ends = [s for s in grown[1:] if s.id not in tree.children or rng.random() < 0.2]
-    leaves = [
-        Leaf(s.id, len(s) if s.id in tree.children else int(rng.integers(1, len(s) + 1)))
-        for s in ends
-    ]
-    return TreeView(tree, leaves, {leaf: None if rng.random() < 0.2 else 1.0 for leaf in leaves})
-
-
-Batch = tuple[list[TreeView], list[np.ndarray]]
-
-
-def batch(seed: int, trees: int = 3, segments: int = 9) -> Batch:
-    rng = np.random.default_rng(seed)
-    begin = [3, 1, 4] if rng.random() < 0.5 else ()
-    views = [mixed(rng, segments, begin) for _ in range(trees)]
-    return views, [
-        np.where(np.isfinite(v.rewards_L), rng.standard_normal(len(v.rewards_L)), np.nan)
-        for v in views
-    ]
-
-
-def sequences_of(
-    views: list[TreeView],
-    leaf_G_L: list[np.ndarray],
-    loss: losses.Loss,
-    budget: int,
-    node_G_N: Any = None,
-) -> list[PackedSequence]:
-    found: list[unroll.TreePart] = []
-    for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
-        node_N = None if node_G_N is None else node_G_N[index]
-        if loss.targets.pairs:
-            found += pairs.parts(
-                view, leaf_L, node_N, policy=b"now", budget=budget, targets=loss.targets
-            )
-            continue
-        for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
-            found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", targets=loss.targets))
-    return packing.pack(found, budget)
-
-
-def apart(flat: Grads, got: Grads) -> float:
-    """Return the largest difference of a parameter's gradient, against its largest number."""
-    return max(
-        float((flat[n] - got[n]).abs().max() / flat[n].abs().max().clamp_min(1e-3)) for n in flat
-    )
-
-
-def both(
-    make: Callable[..., Any],
-    seed: int,
-    name: str,
-    given: dict[str, Any],
-    budget: int,
-    nodes: bool = False,
-) -> Any:
-    views, leaf_G_L = batch(seed)
-    rng = np.random.default_rng(seed)
-    node_G_N = [rng.standard_normal(len(v.nodes)) for v in views] if nodes else None
-    model, reference = exact(make(seed % 5)), exact(make(seed % 5 + 1)) if "kl" in given else None
-    flat = flat_loss(model, views, leaf_G_L, name, given, reference, node_G_N)
-    rows = sequences_of(views, leaf_G_L, losses.build(name, given), budget, node_G_N)
-    return flat, packed(model, rows, name, given, reference)
 
 
 every_loss = pytest.mark.parametrize(
@@ -329,52 +212,6 @@ def test_other_precisions_stay_near(
         assert got == pytest.approx(expected, rel=loss_off)
         a, b = (torch.cat([g[n].double().flatten() for n in flat]) for g in (flat, near))
         assert float((a - b).norm() / a.norm()) < gradient_off
-
-
-# -- what must fail --
-
-
-@pytest.mark.parametrize("name", ["gspo", "echo-clip", "decoupled"])
-def test_a_leaking_mask_changes_every_loss(
-    tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
-    monkeypatch.setattr(mask, "visible", leak)
-    monkeypatch.setattr(mask, "choose", lambda sequence, matmuls: AttentionMethod.BLOCKS)
-    (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)
-    assert apart(flat, on_trees) > 1e-2
-
-
-def test_a_trunk_counted_by_each_leaf_is_not_counted_once(
-    tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unroll, "_shares", lambda view, leaf_L: np.ones(len(view.nodes)))
-    (expected, flat), (got, on_trees) = both(
-        tiny_llama, 11, "ppo-clip", {"count": "nodes"}, 400, True
-    )
-    assert abs(got - expected) > 1e-3
-    assert apart(flat, on_trees) > 1e-2
-
-
-def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
-    """A trunk token with r = 1.1 under paths of 1 and 3 tokens, A = 2, −1: A⁺ and A⁻ know no lengths."""
-    log = float(np.log(1.1))
-    seen = tokens(
-        [[log, 0, 0], [log, 0, 0]],
-        advantage=[[2.0] * 3, [-1.0] * 3],
-        mask=[[1, 0, 0], [1, 1, 1]],
-        old=0.0,
-    )
-    for mode, trunk_weight, same in (
-        ("seq-mean-token-sum", 0.5, True),
-        ("seq-mean-token-mean", 0.5, False),
-    ):
-        loss = losses.build("ppo-clip", {"mode": mode}).compute(seen, Totals(4, 2))[0]
-        # The two other tokens of the longer path, r = 1, A = −1.
-        rest = (1 + 1) * (0.5 if same else 0.5 / 3)
-        shortcut = trunk_weight * (-2.0 * 1.1 + 1.0 * 1.1) + rest
-        assert (float(loss) == pytest.approx(shortcut)) is same
-    assert float(loss) == pytest.approx(-1.1 + (1.1 + 1 + 1) / 6)
 
 
 def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer, settle
 from tests.learner.flat_reference import gathered, sequences, summed
 from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe, straight
-from tests.learner.losses.test_losses_exact import batch, exact, sequences_of
+from tests.learner.mixed_batches import batch, exact, sequences_of
 
 RATE, CLIP = 0.02, 0.5
 CASES: list[tuple[str, dict[str, Any]]] = [
