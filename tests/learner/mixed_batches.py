@@ -43,9 +43,9 @@ def mixed(rng: np.random.Generator, segments: int, begin: Any = ()) -> TreeView:
         fork = int(rng.integers(1, len(above) + 1))
         ordinal = sum(c.fork == fork for c in tree.children.get(above.id, ()))
         kind, origin = KINDS[int(rng.integers(len(KINDS)))]
-        said = kind is Kind.POLICY or origin is Origin.BRANCH
-        logprobs = -rng.random(size) * 4 if said else np.zeros(0)
-        made = Segment(
+        has_logprobs = kind is Kind.POLICY or origin is Origin.BRANCH
+        logprobs = -rng.random(size) * 4 if has_logprobs else np.zeros(0)
+        segment = Segment(
             tree.tree_id,
             above.id,
             fork,
@@ -55,11 +55,11 @@ def mixed(rng: np.random.Generator, segments: int, begin: Any = ()) -> TreeView:
             logprobs,
             np.zeros(size) if origin is Origin.BRANCH else np.zeros(0),
             origin=origin,
-            policy=b"" if not said else b"old" if rng.random() < 0.4 else b"now",
+            policy=b"" if not has_logprobs else b"old" if rng.random() < 0.4 else b"now",
             sampling=Sampling(temperature=0.8),
         )
-        tree.add(made)
-        grown.append(made)
+        tree.add(segment)
+        grown.append(segment)
     ends = [s for s in grown[1:] if s.id not in tree.children or rng.random() < 0.2]
     leaves = [
         Leaf(s.id, len(s) if s.id in tree.children else int(rng.integers(1, len(s) + 1)))
@@ -88,17 +88,17 @@ def sequences_of(
     budget: int,
     node_G_N: Any = None,
 ) -> list[PackedSequence]:
-    found: list[unroll.TreePart] = []
+    parts: list[unroll.TreePart] = []
     for index, (view, leaf_L) in enumerate(zip(views, leaf_G_L, strict=True)):
         node_N = None if node_G_N is None else node_G_N[index]
         if loss.targets.pairs:
-            found += pairs.parts(
+            parts += pairs.parts(
                 view, leaf_L, node_N, policy=b"now", budget=budget, targets=loss.targets
             )
             continue
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
-            found.append(unroll.unroll(view, run, leaf_L, node_N, b"now", targets=loss.targets))
-    return packing.pack(found, budget)
+            parts.append(unroll.unroll(view, run, leaf_L, node_N, b"now", targets=loss.targets))
+    return packing.pack(parts, budget)
 
 
 def apart(flat: Grads, got: Grads) -> float:
@@ -112,14 +112,19 @@ def both(
     make: Callable[..., Any],
     seed: int,
     name: str,
-    given: dict[str, Any],
+    loss_settings: dict[str, Any],
     budget: int,
     nodes: bool = False,
 ) -> Any:
     views, leaf_G_L = batch(seed)
     rng = np.random.default_rng(seed)
     node_G_N = [rng.standard_normal(len(v.nodes)) for v in views] if nodes else None
-    model, reference = exact(make(seed % 5)), exact(make(seed % 5 + 1)) if "kl" in given else None
-    flat = flat_loss(model, views, leaf_G_L, name, given, reference, node_G_N)
-    rows = sequences_of(views, leaf_G_L, losses.build(name, given), budget, node_G_N)
-    return flat, packed(model, rows, name, given, reference)
+    model, reference = (
+        exact(make(seed % 5)),
+        exact(make(seed % 5 + 1)) if "kl" in loss_settings else None,
+    )
+    flat = flat_loss(model, views, leaf_G_L, name, loss_settings, reference, node_G_N)
+    packed_batch = sequences_of(
+        views, leaf_G_L, losses.build(name, loss_settings), budget, node_G_N
+    )
+    return flat, packed(model, packed_batch, name, loss_settings, reference)

@@ -24,7 +24,7 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
         leave += [branches] * prompt + [1 + i // new for i in range(branches * new)]
         blocks.append((start, len(enter)))
     none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
-    facts = {
+    intervals = {
         "token_U": np.zeros(len(enter), np.int64),
         "enter_U": np.array(enter),
         "leave_U": np.array(leave),
@@ -32,7 +32,11 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
     rest = dict.fromkeys(("position_U", "place_R", "temperature_R", "readout_E", "token_E"), none)
     paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
     return PackedSequence(
-        **facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks)
+        **intervals,
+        **rest,
+        **{f"{n}_P_T": empty for n in paths_of},
+        trunk=trunk,
+        blocks=tuple(blocks),
     )  # type: ignore[arg-type]
 
 
@@ -53,17 +57,17 @@ def comb(tokens: int, node: int) -> PackedSequence:
 
 def test_no_unit_is_more_than_can_be_held() -> None:
     for node in (1, 8, 20):
-        row = comb(16_384, node)
-        made = matmuls.plan(node_spans.spans(row))
-        assert made.stacks and all(
-            s.query_A_Q.shape[1] * s.key_A_K.shape[1] <= 2 * units._LARGEST for s in made.stacks
+        sequence = comb(16_384, node)
+        planned = matmuls.plan(node_spans.spans(sequence))
+        assert planned.stacks and all(
+            s.query_A_Q.shape[1] * s.key_A_K.shape[1] <= 2 * units._LARGEST for s in planned.stacks
         )
-        kept = np.concatenate([s.query_A_Q[s.kept_A_Q] for s in made.stacks])
-        assert sorted(kept) == list(range(len(row.token_U)))
+        kept = np.concatenate([s.query_A_Q[s.kept_A_Q] for s in planned.stacks])
+        assert sorted(kept) == list(range(len(sequence.token_U)))
 
 
 @pytest.mark.parametrize(
-    ("row", "method"),
+    ("sequence", "method"),
     [
         (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the quick start
         (shape(0, [(45, 8, 8)]), AttentionMethod.PADDED),
@@ -72,24 +76,24 @@ def test_no_unit_is_more_than_can_be_held() -> None:
     ],
 )
 def test_the_cheapest_method_is_the_one_that_was_measured_to_be(
-    row: PackedSequence, method: AttentionMethod
+    sequence: PackedSequence, method: AttentionMethod
 ) -> None:
-    made = matmuls.plan(node_spans.spans(row))
-    assert choose(row, made) is method
-    by_method = costs(row, made)
+    planned = matmuls.plan(node_spans.spans(sequence))
+    assert choose(sequence, planned) is method
+    by_method = costs(sequence, planned)
     assert by_method[method] == min(by_method.values())
 
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
-    row = shape(0, [(512, 16, 64)])
-    assert choose(row, None) is AttentionMethod.BLOCKS  # too long to hold all scores
+    sequence = shape(0, [(512, 16, 64)])
+    assert choose(sequence, None) is AttentionMethod.BLOCKS  # too long to hold all scores
 
 
 def test_what_node_by_node_costs() -> None:
-    row = shape(0, [(3, 2, 2)])
+    sequence = shape(0, [(3, 2, 2)])
     # Own: 3 causal, two of 2; below: 3 keys, 4 queries.
-    made = matmuls.plan(node_spans.spans(row), 0)
-    assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
-    assert costs(row, made)[AttentionMethod.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
-    made = matmuls.plan(node_spans.spans(row))  # one unit of 7
-    assert costs(row, made)[AttentionMethod.NODES] == 55_000 + 7 * 880 + 49 * 10.3
+    planned = matmuls.plan(node_spans.spans(sequence), 0)
+    assert matmuls.long_pairs(planned) == 6 + 2 * 3 + 12
+    assert costs(sequence, planned)[AttentionMethod.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
+    planned = matmuls.plan(node_spans.spans(sequence))  # one unit of 7
+    assert costs(sequence, planned)[AttentionMethod.NODES] == 55_000 + 7 * 880 + 49 * 10.3

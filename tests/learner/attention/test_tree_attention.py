@@ -45,12 +45,12 @@ def test_all_methods_agree(
     cap: float | None,
     sinks: bool,
 ) -> None:
-    rows = sequences_of(forest, seed, trees, segments, shared)
-    assume(rows)  # a tree may hold nothing to train
-    row = rows[0]
-    tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
+    sequences = sequences_of(forest, seed, trees, segments, shared)
+    assume(sequences)  # a tree may hold nothing to train
+    sequence = sequences[0]
+    tree, heads = TreeMask(sequence, torch.float64, CPU), heads_of(sequence, seed)
     layer = Layer(0.4, tree.window(window), cap, sink_of() if sinks else None)
-    expected = plain(heads, truth(row, window), layer)
+    expected = plain(heads, truth(sequence, window), layer)
     inputs = [*heads, *([] if layer.sink_H is None else [layer.sink_H])]
     methods = [AttentionMethod.PADDED, AttentionMethod.BLOCKS]
     if layer.window is None and layer.fusible:
@@ -67,18 +67,18 @@ def sink_of() -> torch.Tensor:
 
 @pytest.mark.parametrize(("keys", "values"), [(8, 5), (6, 8)])
 def test_values_may_be_of_another_width(forest: Any, keys: int, values: int) -> None:
-    row = row_of(forest, 4, 3, 9, True)
+    sequence = sequence_of(forest, 4, 3, 9, True)
     torch.manual_seed(0)
     sizes = ((4, keys), (2, keys), (2, values))
     heads = Heads(
         *(
-            torch.randn(1, h, len(row.token_U), w, dtype=torch.float64, requires_grad=True)
+            torch.randn(1, h, len(sequence.token_U), w, dtype=torch.float64, requires_grad=True)
             for h, w in sizes
         )
     )
-    expected = plain(heads, truth(row, None), Layer(0.4, None, None))
+    expected = plain(heads, truth(sequence, None), Layer(0.4, None, None))
     for method in (AttentionMethod.PADDED, AttentionMethod.BLOCKS, AttentionMethod.NODES):
-        tree = TreeMask(row, torch.float64, CPU)
+        tree = TreeMask(sequence, torch.float64, CPU)
         got = tree_attention.attend(heads, tree, Layer(0.4, None, None), method)
         assert furthest(heads, got, expected) < 1e-12, method
 
@@ -90,10 +90,10 @@ def test_flex_attention_sees_the_same(
     forest: Any, window: int | None, cap: float | None, sinks: bool
 ) -> None:
     for seed in range(3):
-        row = row_of(forest, seed, 3, 8, seed > 0)
-        tree, heads = TreeMask(row, torch.float64, CPU), heads_of(row, seed)
+        sequence = sequence_of(forest, seed, 3, 8, seed > 0)
+        tree, heads = TreeMask(sequence, torch.float64, CPU), heads_of(sequence, seed)
         layer = Layer(0.4, tree.window(window), cap, sink_of().detach() if sinks else None)
-        expected = plain(heads, truth(row, window), layer)
+        expected = plain(heads, truth(sequence, window), layer)
         fixed = Heads(*(x.detach() for x in heads))  # without CUDA it makes no gradients
         got = tree_attention.attend(fixed, tree, layer, AttentionMethod.BLOCK_MASK)
         bound = 1e-6 if sinks else 1e-12  # its log-sum-exp is in float32
@@ -101,26 +101,26 @@ def test_flex_attention_sees_the_same(
 
 
 def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None:
-    row = row_of(forest, 5, 3, 10, True)
-    count = len(row.token_U)
+    sequence = sequence_of(forest, 5, 3, 10, True)
+    count = len(sequence.token_U)
     for window in (None, 2, 5):
-        tree = TreeMask(row, torch.float64, CPU)
-        made = flex.block_mask(tree, tree.window(window))
+        tree = TreeMask(sequence, torch.float64, CPU)
+        mask = flex.block_mask(tree, tree.window(window))
         at = torch.arange(count)
-        seen = made.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None, :])
-        assert torch.equal(seen, truth(row, window))
+        visible = mask.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None, :])
+        assert torch.equal(visible, truth(sequence, window))
 
 
 def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
-    row = row_of(forest, 2, 2, 9, False)
-    tree, longest = TreeMask(row, torch.float64, CPU), int(row.position_U.max()) + 1
+    sequence = sequence_of(forest, 2, 2, 9, False)
+    tree, longest = TreeMask(sequence, torch.float64, CPU), int(sequence.position_U.max()) + 1
     assert tree.window(longest) is None
     assert tree.window(longest - 1) == longest - 1
-    assert torch.equal(truth(row, longest), truth(row, None))
+    assert torch.equal(truth(sequence, longest), truth(sequence, None))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (
             {"position_bias": torch.zeros(1, 4, 2, 2)},
@@ -132,11 +132,11 @@ def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:
     ],
 )
 def test_tree_attention_refuses_what_it_does_not_know(
-    forest: Any, given: dict[str, Any], said: str
+    forest: Any, arguments: dict[str, Any], message: str
 ) -> None:
     """The error comes with the call too (services/chassis/model_checks/attention_keywords.py)."""
-    row = row_of(forest, 0, 1, 4, False)
-    heads, tree = heads_of(row, 0), TreeMask(row, torch.float64, CPU)
+    sequence = sequence_of(forest, 0, 1, 4, False)
+    heads, tree = heads_of(sequence, 0), TreeMask(sequence, torch.float64, CPU)
     fine: dict[str, Any] = {
         "attention_mask": None,
         "tree": tree,
@@ -145,6 +145,6 @@ def test_tree_attention_refuses_what_it_does_not_know(
     }
     tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine)
     with pytest.raises(
-        NotReady, match=f"Identity attends with {said}.*, which tree attention does not do"
+        NotReady, match=f"Identity attends with {message}.*, which tree attention does not do"
     ):
-        tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine | given)
+        tree_attention.tree_attention(torch.nn.Identity(), *heads, **fine | arguments)

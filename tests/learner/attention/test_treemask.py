@@ -20,11 +20,13 @@ class Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = [
+        integers = [
             t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and not t.is_floating_point()
         ]
         self.sizes += [
-            t.untyped_storage().nbytes() // t.element_size() for t in made if t.element_size() > 1
+            t.untyped_storage().nbytes() // t.element_size()
+            for t in integers
+            if t.element_size() > 1
         ]
         return out
 
@@ -38,11 +40,11 @@ def test_the_recorder_sees_a_matrix_of_distances() -> None:
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_no_mask_is_made_through_a_matrix_of_whole_numbers(forest: Any, window: int | None) -> None:
-    row = row_of(forest, seed=0, trees=3, segments=9, shared=True)
+    sequence = sequence_of(forest, seed=0, trees=3, segments=9, shared=True)
     with Wide() as wide:
-        mask = TreeMask(row, torch.float32, torch.device("cpu"))
+        mask = TreeMask(sequence, torch.float32, torch.device("cpu"))
         mask.of_trunk(window)
         mask.blocks(window)
         mask.padded(window)
-    assert row.trunk > 1 and mask.longest > 1
-    assert max(wide.sizes, default=0) <= len(row.token_U)
+    assert sequence.trunk > 1 and mask.longest > 1
+    assert max(wide.sizes, default=0) <= len(sequence.token_U)

@@ -39,8 +39,8 @@ def test_parts_of_a_score_are_attributes_of_the_segment_that_it_ends() -> None:
 def test_portool_gets_its_format_score_in_a_run() -> None:
     def advantages(tree: tree_pb2.Tree, **settings: Any) -> list[float]:
         view = credit.view_of(from_store.scored_tree(tree), lambda _tree, _leaf: False)[0]
-        found = PorTool(**settings).estimate(GroupTrees("g", [view]))
-        return [round(float(value), 4) for value in found.leaf_G_L[0]]
+        estimated = PorTool(**settings).estimate(GroupTrees("g", [view]))
+        return [round(float(value), 4) for value in estimated.leaf_G_L[0]]
 
     with_format = advantages(stored(), format="format", trajectory=0.0)
     assert with_format != advantages(stored(), trajectory=0.0) and len(set(with_format)) == 4

@@ -53,11 +53,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def score(forge: Forge, tree_id: bytes, place: Leaf, value: float | None, **parts: float) -> Item:
     if value is None:
-        said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
+        result = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
     else:
-        said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value, parts=parts)
+        result = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value, parts=parts)
     scored = tree_pb2.ScoredLeaf(
-        leaf=leaf_to_wire(place), scorer="number", scorer_version="1", score=said
+        leaf=leaf_to_wire(place), scorer="number", scorer_version="1", score=result
     )
     event = events_pb2.LeafScored(run_id=forge.run_id, tree_id=tree_id, scored=scored)
     return forge.item("score", events_pb2.LeavesScored(scores=[event]))
@@ -77,64 +77,68 @@ def group(
     )
     for spec_, (first, second, used) in zip(specs, chains, strict=True):
         epoch, root = world.open(spec_), forge.root(spec_)
-        one = forge.child(root)
-        two = forge.child(one)
+        first_part = forge.child(root)
+        second_part = forge.child(first_part)
         world.ingest(
-            forge.segments(root, one, two, epoch=epoch),
-            forge.leaf(one, epoch=epoch),
-            forge.leaf(two, epoch=epoch),
-            forge.grown(spec_.tree_id, two, epoch=epoch),
-            score(forge, spec_.tree_id, end(two), second, used=used),
+            forge.segments(root, first_part, second_part, epoch=epoch),
+            forge.leaf(first_part, epoch=epoch),
+            forge.leaf(second_part, epoch=epoch),
+            forge.grown(spec_.tree_id, second_part, epoch=epoch),
+            score(forge, spec_.tree_id, end(second_part), second, used=used),
         )
         assert world.one(schema.trees, tree_id=spec_.tree_id).state != CLOSED, (
             "the place inside lacks its score"
         )
-        world.ingest(score(forge, spec_.tree_id, end(one), first))
+        world.ingest(score(forge, spec_.tree_id, end(first_part), first))
         assert world.one(schema.trees, tree_id=spec_.tree_id).state == CLOSED
     return world.database.query(lambda c: trees.read(c, [s.tree_id for s in specs]))
 
 
-def lesson(given: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
+def lesson(stored: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
     """Return the lesson of a batch of these trees."""
-    groups = from_store.by_group(given, [given[0].spec.group_id])
+    groups = from_store.by_group(stored, [stored[0].spec.group_id])
     return study(
         groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000
     )
 
 
-def parts(found: Lesson) -> list[tuple[float, float]]:
+def parts(learned: Lesson) -> list[tuple[float, float]]:
     """Return the advantages of the first and of the second part of each trained path."""
-    said = []
-    for row in found.sequences:
-        for mask_T, advantage_T in zip(row.mask_P_T, row.advantage_P_T, strict=True):
+    result = []
+    for sequence in learned.sequences:
+        for mask_T, advantage_T in zip(sequence.mask_P_T, sequence.advantage_P_T, strict=True):
             first, second = np.split(advantage_T[mask_T], 2)
             assert np.ptp(first) == np.ptp(second) == 0 and len(first) == len(second) == 4
-            said.append((float(first[0]), float(second[0])))
-    return said
+            result.append((float(first[0]), float(second[0])))
+    return result
 
 
-def expect(found: Lesson, first: np.ndarray, second: np.ndarray) -> None:
-    np.testing.assert_allclose(parts(found), np.stack([first, second], 1), atol=1e-5)
+def expect(learned: Lesson, first: np.ndarray, second: np.ndarray) -> None:
+    np.testing.assert_allclose(parts(learned), np.stack([first, second], 1), atol=1e-5)
 
 
 def test_gigpo_gets_the_rewards_of_steps(world: World) -> None:
     """First steps share a state, the prompt; second steps follow four different places."""
     total, back = R1 + R2, R1 + 0.5 * R2
-    found = lesson(group(world), "gigpo", gamma=0.5, rows="episodes")
-    expect(found, total - total.mean() + back - back.mean(), total - total.mean())
+    learned = lesson(group(world), "gigpo", gamma=0.5, rows="episodes")
+    expect(learned, total - total.mean() + back - back.mean(), total - total.mean())
 
 
 def test_hgpo_gets_the_rewards_of_steps(world: World) -> None:
     back = R1 + 0.5 * R2
     scaled = (back - back.mean()) / back.std()
-    found = lesson(group(world), "hgpo", gamma=0.5, history=0)
-    expect(found, np.where(scaled == 0, 0, scaled), np.zeros(4))
+    learned = lesson(group(world), "hgpo", gamma=0.5, history=0)
+    expect(learned, np.where(scaled == 0, 0, scaled), np.zeros(4))
 
 
 def test_sage_skill_gets_the_end_of_the_first_task(world: World) -> None:
     bonus = (R2 == 1) * USED
-    one, two = R1 + (R1 == 1) * bonus, R2 + bonus
-    expect(lesson(group(world), "sage-skill"), one - one.mean(), two - two.mean())
+    first_task, second_task = R1 + (R1 == 1) * bonus, R2 + bonus
+    expect(
+        lesson(group(world), "sage-skill"),
+        first_task - first_task.mean(),
+        second_task - second_task.mean(),
+    )
 
 
 def test_mars2_gets_the_rewards_of_programs(world: World) -> None:
@@ -151,9 +155,9 @@ def test_a_path_with_a_place_that_could_not_be_scored_takes_no_part(
 ) -> None:
     """Never a reward of 0: the group is what it is without that path."""
     broken = group(world, [*CHAINS, (None, 1.0, 1.0)])
-    found, whole = lesson(broken, name), lesson(broken[:4], name)
-    assert parts(found) == parts(whole) and len(parts(found)) == 4
-    assert np.isnan(found.credits[0].advantages.leaf_G_L[4]).all()
+    learned, whole = lesson(broken, name), lesson(broken[:4], name)
+    assert parts(learned) == parts(whole) and len(parts(learned)) == 4
+    assert np.isnan(learned.credits[0].advantages.leaf_G_L[4]).all()
 
 
 def test_an_estimator_of_leaves_alone_keeps_such_a_path(world: World) -> None:
@@ -205,32 +209,32 @@ def test_a_recipe_whose_policy_scores_places_is_taken(name: str) -> None:
         "optimise": {"advantage": name},
     }
     scorers = [{"name": f"{__name__}:reward"}]
-    found = resolve(recipe | {"generate": {"policy": f"{__name__}:TwoTasks"}, "filter": scorers})
-    assert found.optimise.advantage == name
+    resolved = resolve(recipe | {"generate": {"policy": f"{__name__}:TwoTasks"}, "filter": scorers})
+    assert resolved.optimise.advantage == name
     with pytest.raises(InvalidInput, match="needs a reward"):
         resolve(recipe | {"optimise": {"advantage": "sage-skill"}, "filter": scorers})
 
 
 @pytest.mark.parametrize("name", ["gigpo", "hgpo", "sage-skill", "mars2"])
 def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str) -> None:
-    given = world.forge.spec(generate_json='{"name": "two"}')
-    run = Run(world, given)
+    tree_spec = world.forge.spec(generate_json='{"name": "two"}')
+    run = Run(world, tree_spec)
     run.tell(run.grower.start())
     run.engine_steps()
     firsts = list(run.grower.leaves)
     assert len(firsts) == 2 and run.grower.lacks_scores
     for place, value in zip(firsts, (1.0, 0.0), strict=True):
-        world.ingest(score(world.forge, given.tree_id, place, value))
-    (tree,) = world.database.query(lambda c: trees.read(c, [given.tree_id]))
+        world.ingest(score(world.forge, tree_spec.tree_id, place, value))
+    (tree,) = world.database.query(lambda c: trees.read(c, [tree_spec.tree_id]))
     run.tell(run.grower.scored(tree.scores))
     run.engine_steps()
     leaves = [leaf for leaf in run.grower.leaves if leaf not in firsts]
     assert run.inside == tuple(sorted(firsts)), "the end of growth names them"
     for leaf, value in zip(leaves, (1.0, 0.5), strict=True):
-        world.ingest(score(world.forge, given.tree_id, leaf, value, used=1.0))
+        world.ingest(score(world.forge, tree_spec.tree_id, leaf, value, used=1.0))
     assert world.one(schema.trees).state == CLOSED and not world.rows(schema.parked)
-    (tree,) = world.database.query(lambda c: trees.read(c, [given.tree_id]))
-    (scored,) = from_store.by_group([tree], [given.group_id])[0][1]
+    (tree,) = world.database.query(lambda c: trees.read(c, [tree_spec.tree_id]))
+    (scored,) = from_store.by_group([tree], [tree_spec.group_id])[0][1]
     assert scored.rewards == {
         **dict(zip(firsts, (1.0, 0.0), strict=True)),
         **dict(zip(leaves, (1.0, 0.5), strict=True)),
@@ -238,8 +242,8 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
     assert scored.leaves == leaves and scored.facts.rewards == dict(
         zip(firsts, (1.0, 0.0), strict=True)
     )
-    found = parts(lesson([tree], name))
-    assert len(found) == 2 and found[0][0] > 0 > found[1][0], (
+    learned = parts(lesson([tree], name))
+    assert len(learned) == 2 and learned[0][0] > 0 > learned[1][0], (
         "the first task that was right, against the one that was not"
     )
 
@@ -247,12 +251,13 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
 class Run:
     """A node's part of a tree; its grower's steps reach the store as they would over the log."""
 
-    def __init__(self, world: World, given: tree_pb2.TreeSpec) -> None:
-        self.world, self.given, self.epoch = world, given, world.open(given)
-        settings = replace(spec(f"{__name__}:TwoTasks", {}, 8), tree_id=given.tree_id)
+    def __init__(self, world: World, tree_spec: tree_pb2.TreeSpec) -> None:
+        self.world, self.spec = world, tree_spec
+        self.epoch = world.open(tree_spec)
+        settings = replace(spec(f"{__name__}:TwoTasks", {}, 8), tree_id=tree_spec.tree_id)
         self.engine = build(dict(ENDLESS), PolicyVersion(1, 0, blake(b"policy")), 64)
         self.grower = Grower(
-            settings, Tree(given.tree_id), self.engine.tokenizer, "node-1", self.epoch
+            settings, Tree(tree_spec.tree_id), self.engine.tokenizer, "node-1", self.epoch
         )
 
     def engine_steps(self) -> None:
@@ -262,14 +267,15 @@ class Run:
     def tell(self, step: GrowthStep) -> None:
         for request in step.requests:
             self.engine.submit(request)
-        forge, run_id, tree_id = self.world.forge, self.given.run_id, self.given.tree_id
-        made = [
+        forge, run_id, tree_id = self.world.forge, self.spec.run_id, self.spec.tree_id
+        events = [
             events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=self.epoch)
             for s in step.segments
         ]
         items = [
             forge.item(
-                "segment", events_pb2.SegmentsGrown(run_id=run_id, node_id="node-1", segments=made)
+                "segment",
+                events_pb2.SegmentsGrown(run_id=run_id, node_id="node-1", segments=events),
             )
         ]
         items += [
@@ -277,9 +283,9 @@ class Run:
             for m in step.leaves
         ]
         if step.grown is not None:
-            said = messages.grown(
+            growth_end = messages.grown(
                 run_id, "node-1", tree_id, self.epoch, step.grown, inside=step.inside
             )
-            items.append(forge.item("grown", said.message))
+            items.append(forge.item("grown", growth_end.message))
         self.inside = step.inside
         self.world.ingest(*items)

@@ -49,22 +49,30 @@ def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> No
 
 def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: Any) -> None:
     fresh = [("g0", [scored(forest, [0, 0])]), ("g1", [scored(forest, [0, 1], 2)])]
-    rows = {"g0": b"r" * 32, "g1": b"s" * 32}
+    row_digests = {"g0": b"r" * 32, "g1": b"s" * 32}
     both = replay.request(
-        Replay(fraction=0.5, rescue=True, max_age=3), seed=7, batch=9, fresh=fresh, row_digests=rows
+        Replay(fraction=0.5, rescue=True, max_age=3),
+        seed=7,
+        batch=9,
+        fresh=fresh,
+        row_digests=row_digests,
     )
     assert (both.groups, both.failed, both.first_batch) == (2, (("g0", b"r" * 32),), 6)
     assert (
-        replay.request(Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=rows).failed
+        replay.request(
+            Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=row_digests
+        ).failed
         == ()
     )
     assert (
-        replay.request(Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows).groups
+        replay.request(
+            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=row_digests
+        ).groups
         == 0
     )
     assert (
         replay.request(
-            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=rows
+            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=row_digests
         ).first_batch
         == 0
     )
@@ -86,9 +94,9 @@ def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
     """SAPO (Gensyn): J = 0 is a learner by itself; a group of equal rewards teaches nothing."""
     fresh = [("g0", [scored(forest, [1, 0, 0, 0])]), ("g1", [scored(forest, [1, 1, 1, 1], 2)])]
     assert replay.joined(fresh, (), {}) == fresh
-    found = [one.advantages for one in study(fresh, Grpo(), never, b"now", 400).credits]
-    np.testing.assert_allclose(found[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
-    assert not found[0].skip and found[1].skip == "zero variance"
+    advantages = [credit.advantages for credit in study(fresh, Grpo(), never, b"now", 400).credits]
+    np.testing.assert_allclose(advantages[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
+    assert not advantages[0].skip and advantages[1].skip == "zero variance"
 
 
 def test_a_stored_success_makes_a_hopeless_group_teach(forest: Any) -> None:
@@ -147,12 +155,12 @@ def test_a_success_takes_the_place_of_the_oldest_leaf(
     fresh = [aged(forest, number, *ages) for number, ages in enumerate(trees, 1)]
     stored = scored(forest, [1], 9)
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
-    ((_, made),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
-    left = {tree.tree.tree_id: list(tree.leaves) for tree in made}
+    ((_, members),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
+    left = {tree.tree.tree_id: list(tree.leaves) for tree in members}
     oldest = fresh[gone[0]].leaves[gone[1]]
     for tree in fresh:
         assert left.get(tree.tree.tree_id, []) == [leaf for leaf in tree.leaves if leaf != oldest]
-    assert made[-1].leaves == stored.leaves and made[-1].replayed
+    assert members[-1].leaves == stored.leaves and members[-1].replayed
 
 
 def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -> None:
@@ -164,8 +172,11 @@ def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -
         [("g", [fresh])], [success], {stored.tree.tree_id: stored}, lambda _tree, leaf: leaf == old
     )
     assert list(trees[0].leaves) == fresh.leaves[:2]
-    (found,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
-    assert found.stale == (old,) and [len(leaf_L) for leaf_L in found.advantages.leaf_G_L] == [2, 1]
+    (credit,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
+    assert credit.stale == (old,) and [len(leaf_L) for leaf_L in credit.advantages.leaf_G_L] == [
+        2,
+        1,
+    ]
     right = replace(fresh, rewards={**fresh.rewards, old: 1.0})
     assert not replay.failed([right], 0.5) and replay.failed(
         [right], 0.5, lambda _tree, leaf: leaf == old
@@ -196,8 +207,8 @@ def test_a_tree_without_a_leaf_left_leaves_the_group(forest: Any) -> None:
 
 def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(forest: Any) -> None:
     fresh, stored = scored(forest, [0, 1]), [scored(forest, [1, 1], 2), scored(forest, [1, 0], 3)]
-    again = [Replayed(t.tree.tree_id, "old") for t in stored]
-    groups = replay.joined([("new", [fresh])], again, {t.tree.tree_id: t for t in stored})
+    replayed = [Replayed(t.tree.tree_id, "old") for t in stored]
+    groups = replay.joined([("new", [fresh])], replayed, {t.tree.tree_id: t for t in stored})
     assert [(name, len(trees)) for name, trees in groups] == [("new", 1), ("old", 2)]
     lesson = study(groups, Grpo(), never, b"now", 400)
     assert lesson.metrics["reward"] == 0.5  # of what the policy of today did
@@ -226,17 +237,17 @@ def test_the_numbers_of_the_decoupled_loss() -> None:
     """
     loss = losses.build("decoupled", {"dual_clip": 0.0})
     for advantage, expected in ((1.0, -2.4), (-1.0, 2.5)):
-        one = tokens(
+        hand_made = tokens(
             [[np.log(0.5)]],
             behaviour=[[np.log(0.2)]],
             proximal=[[np.log(0.4)]],
             advantage=[[advantage]],
         )
-        assert float(loss.compute(one, Totals(1, 1))[0]) == pytest.approx(expected)
+        assert float(loss.compute(hand_made, Totals(1, 1))[0]) == pytest.approx(expected)
     capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
     for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
-        one = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
-        assert float(capped.compute(one, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
+        hand_made = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
+        assert float(capped.compute(hand_made, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
 
 
 # -- recipes --

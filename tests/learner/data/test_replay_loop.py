@@ -1,4 +1,4 @@
-"""Replay in the learner's loop: a killed learner replays the same again; held-out rows are refused."""
+"""Replay in the learner's loop: a killed learner replays the same; held-out rows are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,8 @@ async def test_a_killed_learner_replays_what_its_batches_recorded(
 ) -> None:
     whole = Rig(tmp_path / "whole", tiny_folder, MemoryStore(hopeless, replay=drawn), asking())
     await whole.run()
-    asked = whole.store.asked
-    assert [(w.batch, w.groups, [g for g, _ in w.failed]) for w in asked] == [
+    requests = whole.store.asked
+    assert [(w.batch, w.groups, [g for g, _ in w.failed]) for w in requests] == [
         (n, 1, [f"{RUN}/train/{2 * n + 1}"]) for n in range(5)
     ]
     assert [len(batch.replayed) for batch, _ in whole.store.batches] == [0, 2, 2, 2, 2]
@@ -61,13 +61,13 @@ async def test_a_killed_learner_replays_what_its_batches_recorded(
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path / "killed", tiny_folder, store, asking()).run()
     store.die_after_commit, before = -1, len(store.asked)
-    again = Rig(tmp_path / "killed", tiny_folder, store, asking())
-    await again.run()
+    restarted = Rig(tmp_path / "killed", tiny_folder, store, asking())
+    await restarted.run()
     # Committed batches are never drawn again.
     assert [request.batch for request in store.asked[before:]] == list(range(die + 1, 5))
     assert [b.replayed for b, _ in store.batches] == [b.replayed for b, _ in whole.store.batches]
-    assert all(torch.equal(whole.final()[n], t) for n, t in again.final().items())
-    assert not all(torch.equal(plain.final()[n], t) for n, t in again.final().items())
+    assert all(torch.equal(whole.final()[n], t) for n, t in restarted.final().items())
+    assert not all(torch.equal(plain.final()[n], t) for n, t in restarted.final().items())
 
 
 async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_folder: Path) -> None:

@@ -63,12 +63,14 @@ async def test_a_killed_learner_trains_what_was_replayed_again(
         if not p.abandoned and p.published.policy.step
     } == {2}
     batches = [await batch(world, ordinal) for ordinal in range(4)]
-    assert [len(one.replayed) for one in batches] == [0, 2, 2, 2]
-    consumed = {tree: one.ordinal for one in batches for tree in one.tree_ids}
+    assert [len(stored_batch.replayed) for stored_batch in batches] == [0, 2, 2, 2]
+    consumed = {
+        tree: stored_batch.ordinal for stored_batch in batches for tree in stored_batch.tree_ids
+    }
     assert all(
-        one.ordinal - 2 <= consumed[r.tree_id] < one.ordinal
-        for one in batches
-        for r in one.replayed
+        stored_batch.ordinal - 2 <= consumed[r.tree_id] < stored_batch.ordinal
+        for stored_batch in batches
+        for r in stored_batch.replayed
     )
     assert [live[step].metrics["replay_share"] for step in (1, 2)] == [0.0, 0.5]
     await _lineage(world, batches)
@@ -87,7 +89,14 @@ async def _lineage(world: World, batches: list[ts.Batch]) -> None:
         world.trees.ListConsumers, ts.ListConsumersRequest(segment=tree.segments[1].id)
     )
     expected = [
-        one.ordinal for one in batches if tree.spec.tree_id in {r.tree_id for r in one.replayed}
+        stored_batch.ordinal
+        for stored_batch in batches
+        if tree.spec.tree_id in {r.tree_id for r in stored_batch.replayed}
     ]
-    found = [(one.batch.ordinal, one.batch.use, one.policy.step) for one in answer.consumers]
-    assert found == [(0, "train", 1)] + [(ordinal, "replay", ordinal + 1) for ordinal in expected]
+    consumers = [
+        (consumer.batch.ordinal, consumer.batch.use, consumer.policy.step)
+        for consumer in answer.consumers
+    ]
+    assert consumers == [(0, "train", 1)] + [
+        (ordinal, "replay", ordinal + 1) for ordinal in expected
+    ]

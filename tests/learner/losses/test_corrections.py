@@ -33,14 +33,14 @@ def test_truncated_importance_sampling_by_token(
         "reinforce", {"importance": {"level": "token", **settings}, "mode": "seq-mean-token-sum"}
     )
     logp = table([0.0, 0.0, 0.0]).requires_grad_()
-    seen = tokens(logp, old=0.0, drawn=[-math.log(0.5), 0.0, -math.log(3)])
-    mean = (lambda s: s[0] / s[1])(loss.survey(seen)) if loss.needs_survey else 1.0
-    value, said = loss.compute(seen, Totals(3, 1, 3.0, mean))
+    drawn = tokens(logp, old=0.0, drawn=[-math.log(0.5), 0.0, -math.log(3)])
+    mean = (lambda s: s[0] / s[1])(loss.survey(drawn)) if loss.needs_survey else 1.0
+    value, measures = loss.compute(drawn, Totals(3, 1, 3.0, mean))
     value.backward()
     assert logp.grad is not None
     assert (-logp.grad[0]).tolist() == pytest.approx(expected)
     beyond = {0.0: 0, 2.0: 1}[settings["cap"]] + ("floor" in settings)
-    assert said["truncated_share"] == (beyond, 3)
+    assert measures["truncated_share"] == (beyond, 3)
 
 
 def test_one_weight_a_path_is_the_product_of_its_tokens() -> None:
@@ -91,16 +91,16 @@ def test_rejection_by_statistics(settings: dict[str, Any], kept: list[list[int]]
     ratios = table([[1.0, 1.0], [1.0, 3.0], [1.5, 1.5], [2.5, 0.4]])
     logp = torch.zeros(4, 2, dtype=torch.float64).requires_grad_()
     loss = losses.build("reinforce", {"reject": settings, "mode": "seq-mean-token-sum"})
-    value, said = loss.compute(tokens(logp, old=0.0, drawn=-ratios.log()), Totals(8, 4))
+    value, measures = loss.compute(tokens(logp, old=0.0, drawn=-ratios.log()), Totals(8, 4))
     value.backward()
     assert logp.grad is not None
     assert (-4 * logp.grad).tolist() == kept
-    assert said["rejected_share"] == (8 - sum(map(sum, kept)), 8)
+    assert measures["rejected_share"] == (8 - sum(map(sum, kept)), 8)
 
 
 def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
     """Shaped (LUFFY, arXiv 2504.14945): −A π / (π + .1), gradient −A .1 π / (π + .1)², no ratio."""
-    p, facts = (
+    p, recorded = (
         0.3,
         {"old": [0.0, math.log(0.3)], "origin": [0, 2], "foreign": [0, 1], "drawn": [-1.0, 0.0]},
     )
@@ -110,22 +110,22 @@ def test_forced_tokens_take_a_loss_as_the_recipe_says() -> None:
         "mode": "seq-mean-token-sum",
     }
     logs = [math.log(1.1), math.log(p)]
-    both = value("ppo-clip", settings, logs, Totals(2, 1), **facts)
+    both = value("ppo-clip", settings, logs, Totals(2, 1), **recorded)
     assert both[0] == pytest.approx(-1.1 * 2.0 - 0.75)  # e^1 is truncated at 2
     assert both[1]["truncated_share"] == (1, 1)
-    slope = gradient("ppo-clip", {"forced": {"teacher": "shaped"}}, logs, **facts)
+    slope = gradient("ppo-clip", {"forced": {"teacher": "shaped"}}, logs, **recorded)
     alone = gradient("ppo-clip", {}, logs[:1])
     assert slope == pytest.approx([alone[0], -0.1 * p / (p + 0.1) ** 2])
-    as_policy = gradient("ppo-clip", {"forced": {"teacher": "policy"}}, logs, **facts)
+    as_policy = gradient("ppo-clip", {"forced": {"teacher": "policy"}}, logs, **recorded)
     assert as_policy == pytest.approx([-1.1, -1.0])
 
 
 @pytest.mark.parametrize(("bound", "weight"), [("mask", 0.0), ("truncate", 0.5)])
 def test_a_forced_token_is_beyond_no_bound(bound: str, weight: float) -> None:
     """It was not drawn, so nothing is corrected, even with a cap below 1."""
-    some = tokens([0.0, 0.0], origin=[0, 2])
-    found, beyond = Importance(level="token", cap=0.5, bound=bound).weigh(some)
-    assert (found.tolist(), beyond.tolist()) == ([[weight, 1.0]], [[True, False]])
+    two_tokens = tokens([0.0, 0.0], origin=[0, 2])
+    weights, beyond = Importance(level="token", cap=0.5, bound=bound).weigh(two_tokens)
+    assert (weights.tolist(), beyond.tolist()) == ([[weight, 1.0]], [[True, False]])
 
 
 def test_without_a_teachers_token_the_shaped_loss_is_the_ordinary_one() -> None:

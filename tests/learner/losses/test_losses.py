@@ -31,9 +31,9 @@ from tests.learner.loss_values import gradient, value
 def test_clip_table(
     settings: dict[str, float], advantage: float, ratio: float, expected: float, clipped: bool
 ) -> None:
-    got, said = value("ppo-clip", settings, math.log(ratio), advantage=advantage)
+    got, measures = value("ppo-clip", settings, math.log(ratio), advantage=advantage)
     assert got == pytest.approx(expected)
-    assert said["clip_fraction"] == (float(clipped), 1)
+    assert measures["clip_fraction"] == (float(clipped), 1)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_cispo_bounds_the_weight_and_never_the_gradient() -> None:
     assert gradient("cispo", settings, [math.log(1.5), math.log(0.5)]) == pytest.approx(
         [-1.2, -0.5]
     )
-    got, said = value("cispo", settings, -0.4, old=-0.4 - math.log(1.5))
+    got, measures = value("cispo", settings, -0.4, old=-0.4 - math.log(1.5))
     assert got == pytest.approx(1.2 * 0.4)
-    assert said["clip_fraction"] == (1.0, 1)
+    assert measures["clip_fraction"] == (1.0, 1)
     assert gradient("cispo", {}, [math.log(7.0)]) == pytest.approx([-5.0])
 
 
@@ -89,9 +89,9 @@ def test_gspo_has_one_ratio_a_path() -> None:
     assert value("gspo", product, logs)[0] == pytest.approx(-1.2214, abs=1e-4)
     # Of the sum of logs, not their mean.
     assert gradient("gspo", product, logs) == pytest.approx([-4 * 1.2214] * 4, abs=4e-4)
-    got, said = value("gspo", {}, logs)
+    got, measures = value("gspo", {}, logs)
     assert got == pytest.approx(-1.0004)
-    assert said["clip_fraction"] == (4, 4)
+    assert measures["clip_fraction"] == (4, 4)
     assert gradient("gspo", {}, logs) == [0.0] * 4
 
 
@@ -142,11 +142,11 @@ def test_echos_range_by_confidence(confidence: float, expected: float) -> None:
 
 def test_echos_confidence_is_that_of_the_tail() -> None:
     p = table([[0.1, 0.2, 0.4, 0.6], [0.9, 0.5, 0.1, 0.1]])
-    seen = tokens(
+    hand_made = tokens(
         torch.zeros(2, 4, dtype=torch.float64), behaviour=p.log(), mask=[[1, 1, 1, 1], [1, 1, 0, 0]]
     )
-    assert EchoClip(tail=2).confidence(seen).tolist() == pytest.approx([0.5, 0.7])
-    assert EchoClip(tail=16).confidence(seen).tolist() == pytest.approx([0.325, 0.7])
+    assert EchoClip(tail=2).confidence(hand_made).tolist() == pytest.approx([0.5, 0.7])
+    assert EchoClip(tail=16).confidence(hand_made).tolist() == pytest.approx([0.325, 0.7])
 
 
 def test_estimators_of_kl() -> None:
@@ -155,8 +155,8 @@ def test_estimators_of_kl() -> None:
     Expectations for π = (.5, .5), ref = (.25, .75): .1438, and .1612 of k2.
     """
     p, ref = table([0.5, 0.5]).log(), table([0.25, 0.75]).log()
-    one = {name: float(estimate(name, p, ref)[0, 0]) for name in ESTIMATORS}
-    assert [one[n] for n in ("k1", "k2", "k3", "k3+")] == pytest.approx(
+    estimates = {name: float(estimate(name, p, ref)[0, 0]) for name in ESTIMATORS}
+    assert [estimates[n] for n in ("k1", "k2", "k3", "k3+")] == pytest.approx(
         [0.6931, 0.2402, 0.1931, 0.1931], abs=1e-4
     )
     mean = {name: float((0.5 * estimate(name, p, ref)).sum()) for name in ESTIMATORS}
@@ -186,9 +186,9 @@ def test_only_k2_has_the_gradient_of_kl_as_a_loss() -> None:
 
 def test_kl_and_entropy_are_added_per_token() -> None:
     base = {"advantage": 0.0, "old": math.log(0.5), "reference": math.log(0.25)}
-    got, said = value("ppo-clip", {"kl": {"coef": 0.1}}, math.log(0.5), **base)
+    got, measures = value("ppo-clip", {"kl": {"coef": 0.1}}, math.log(0.5), **base)
     assert got == pytest.approx(0.01931, abs=1e-5)
-    assert said["reference_kl"][0] == pytest.approx(0.1931, abs=1e-4)
+    assert measures["reference_kl"][0] == pytest.approx(0.1931, abs=1e-4)
     times = {"kl": {"coef": 0.1, "estimator": "k1", "by_ratio": True}}
     assert value("ppo-clip", times, math.log(0.5), **(base | {"old": math.log(0.4)}))[
         0
@@ -201,15 +201,15 @@ def test_kl_and_entropy_are_added_per_token() -> None:
 def test_sibling_pairs() -> None:
     """β ((−1 + 2) − (−3 + 2.5)) = .15: −log σ(.15) = .6210; gradient ±β σ(−.15) per token."""
     logp = table([[-0.4, -0.6], [-3.0, 9.0]]).requires_grad_()
-    seen = tokens(logp, reference=[[-1.0, -1.0], [-2.5, 0.0]], mask=[[1, 1], [1, 0]])
-    loss, said = losses.build("dpo", {"beta": 0.1}).compute(seen, Totals(3, 2))
+    hand_made = tokens(logp, reference=[[-1.0, -1.0], [-2.5, 0.0]], mask=[[1, 1], [1, 0]])
+    loss, measures = losses.build("dpo", {"beta": 0.1}).compute(hand_made, Totals(3, 2))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(math.log(1 + math.exp(-0.15)))
     assert float(loss.detach()) == pytest.approx(0.6210, abs=1e-4)
     slope = 0.1 / (1 + math.exp(0.15))
     assert logp.grad is not None
     torch.testing.assert_close(logp.grad, table([[-slope, -slope], [slope, 0.0]]))
-    assert said["pairs_right"] == (1, 1)
+    assert measures["pairs_right"] == (1, 1)
 
 
 @pytest.mark.parametrize(

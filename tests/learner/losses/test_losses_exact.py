@@ -140,7 +140,7 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
 ) -> None:
     views, leaf_G_L = batch(seed)
     model, reference = exact(tiny_llama(seed % 5)), exact(tiny_llama(seed % 5 + 1))
-    found = []
+    pairs_found = []
     for view, leaf_L in zip(views, leaf_G_L, strict=True):
         below = {
             n.index: [leaf_L[i] for i in range(len(leaf_L)) if n.index in view.path(i)]
@@ -150,7 +150,7 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
         for node in view.nodes:
             able = [i for i in node.children if i in worth and view.nodes[i].trained]
             best = max(worth[i] for i in able) if able else 0.0
-            found += [
+            pairs_found += [
                 (view.nodes[a], view.nodes[b], view)
                 for a in able
                 for b in able
@@ -168,17 +168,19 @@ def test_sibling_pairs_on_trees_equal_their_flattened_form(
 
         return logp(model) - logp(reference).detach()
 
-    each = [-torch.nn.functional.logsigmoid(0.5 * (gain(a, v) - gain(b, v))) for a, b, v in found]
+    each = [
+        -torch.nn.functional.logsigmoid(0.5 * (gain(a, v) - gain(b, v))) for a, b, v in pairs_found
+    ]
     model.zero_grad(set_to_none=True)
     given_settings = {"beta": 0.5, "pairs": kind}
-    rows = sequences_of(views, leaf_G_L, losses.build("dpo", given_settings), budget)
-    assert sum(len(r.mask_P_T) for r in rows) == 2 * len(each)
+    packed_batch = sequences_of(views, leaf_G_L, losses.build("dpo", given_settings), budget)
+    assert sum(len(r.mask_P_T) for r in packed_batch) == 2 * len(each)
     if not each:
         return
     whole = torch.stack(each).mean()
     whole.backward()  # type: ignore[no-untyped-call]
     flat = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    got, on_trees = packed(model, rows, "dpo", given_settings, reference)
+    got, on_trees = packed(model, packed_batch, "dpo", given_settings, reference)
     # Temperature is a float32 in a segment.
     assert got == pytest.approx(float(whole.detach()), rel=1e-6)
     assert apart(flat, on_trees) < 1e-6
@@ -200,10 +202,10 @@ def test_other_precisions_stay_near(
         expected, flat = flat_loss(
             tiny_llama(1), views, leaf_G_L, name, given_settings, tiny_llama(2)
         )
-        rows = sequences_of(views, leaf_G_L, losses.build(name, given_settings), 60)
+        packed_batch = sequences_of(views, leaf_G_L, losses.build(name, given_settings), 60)
         got, near = packed(
             tiny_llama(1, torch.float32),
-            rows,
+            packed_batch,
             name,
             given_settings,
             tiny_llama(2, torch.float32),
@@ -221,11 +223,12 @@ def test_the_last_token_of_every_path_has_its_own_log_prob(tiny_llama: Callable[
     views, leaf_G_L = batch(5)
     model = exact(tiny_llama(3))
     flat = [t for t in (gathered(model, s) for s in sequences(views, leaf_G_L)) if t is not None]
-    rows = sequences_of(views, leaf_G_L, losses.build("reinforce", {}), 400)
+    packed_batch = sequences_of(views, leaf_G_L, losses.build("reinforce", {}), 400)
     prepare(model)
     with torch.no_grad():
         values = [
-            (forward(model, row)[0][torch.from_numpy(row.index_P_T)], row.mask_P_T) for row in rows
+            (forward(model, sequence)[0][torch.from_numpy(sequence.index_P_T)], sequence.mask_P_T)
+            for sequence in packed_batch
         ]
     ends = [float(v[p][m[p]][-1]) for v, m in values for p in range(len(m))]
     assert sorted(ends) == pytest.approx(

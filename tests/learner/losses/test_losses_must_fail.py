@@ -41,9 +41,9 @@ def test_a_trunk_counted_by_each_leaf_is_not_counted_once(
 
 
 def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
-    """A trunk token with r = 1.1 under paths of 1 and 3 tokens, A = 2, −1: A⁺ and A⁻ know no lengths."""
+    """A trunk token with r = 1.1 under paths of 1 and 3 tokens, A = 2, −1: lengths count."""
     log = float(np.log(1.1))
-    seen = tokens(
+    hand_made = tokens(
         [[log, 0, 0], [log, 0, 0]],
         advantage=[[2.0] * 3, [-1.0] * 3],
         mask=[[1, 0, 0], [1, 1, 1]],
@@ -53,7 +53,7 @@ def test_sums_of_advantages_are_not_enough_for_means_over_sequences() -> None:
         ("seq-mean-token-sum", 0.5, True),
         ("seq-mean-token-mean", 0.5, False),
     ):
-        loss = losses.build("ppo-clip", {"mode": mode}).compute(seen, Totals(4, 2))[0]
+        loss = losses.build("ppo-clip", {"mode": mode}).compute(hand_made, Totals(4, 2))[0]
         # The two other tokens of the longer path, r = 1, A = −1.
         rest = (1 + 1) * (0.5 if same else 0.5 / 3)
         shortcut = trunk_weight * (-2.0 * 1.1 + 1.0 * 1.1) + rest

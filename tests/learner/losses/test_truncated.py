@@ -43,25 +43,25 @@ def sampled(how: dict[str, Any]) -> PackedSequence:
     tree.add(Segment(tree.tree_id, b"", 0, 0, Kind.PROMPT, prompt(9)))
     assert tree.root is not None
     leaves = []
-    for branch, one in sorted(ended.items()):  # type: ignore[type-var]
-        made = Segment(
-            tree.tree_id, tree.root.id, 9, branch, Kind.POLICY, one.tokens_T, one.logprobs_T,
-            sampled_logprobs_T=one.sampled_logprobs_T, policy=NOW, sampling=Sampling(**how),
+    for branch, branch_end in sorted(ended.items()):  # type: ignore[type-var]
+        segment = Segment(
+            tree.tree_id, tree.root.id, 9, branch, Kind.POLICY, branch_end.tokens_T, branch_end.logprobs_T,
+            sampled_logprobs_T=branch_end.sampled_logprobs_T, policy=NOW, sampling=Sampling(**how),
         )  # fmt: skip
-        tree.add(made)
-        leaves.append(Leaf(made.id, len(made)))
+        tree.add(segment)
+        leaves.append(Leaf(segment.id, len(segment)))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
     return packing.pack(
         [unroll.unroll(view, range(4), np.array([1.0, -1.0, 1.0, -1.0]), None, NOW)], 99
     )[0]
 
 
-def stepped(row: PackedSequence, **settings: Any) -> StepReport:
+def stepped(sequence: PackedSequence, **settings: Any) -> StepReport:
     """Take one optimizer step of the weights that sampled."""
     settle(1)
     model = tiny_llama().requires_grad_(True)
     return Trainer(prepare(model), Optimise(loss="reinforce", loss_settings=settings)).step(
-        [row], 0
+        [sequence], 0
     )
 
 
@@ -78,11 +78,11 @@ def test_truncated_sampling_is_no_mismatch(how: dict[str, Any]) -> None:
 def test_importance_weights_and_rejection_correct_for_what_was_drawn_from(
     how: dict[str, Any],
 ) -> None:
-    row = sampled(how)
-    d = (row.behaviour_P_T - row.drawn_P_T)[row.mask_P_T]
+    sequence = sampled(how)
+    d = (sequence.behaviour_P_T - sequence.drawn_P_T)[sequence.mask_P_T]
     assert d.min() < -0.1
     report = stepped(
-        row,
+        sequence,
         importance={"level": "token", "cap": 0.0},
         reject={"by": "k3", "over": "token", "high": 0.01},
     )
@@ -97,9 +97,9 @@ def far() -> Tokens:
 
 
 def test_a_step_tells_age_from_truncation() -> None:
-    seen = Tally()
-    seen.watch(far())
-    assert seen.means()["ess"] == pytest.approx(2.5**2 / (3 * 2.25))
-    assert seen.means()["ratio_0.5_0.8"] + seen.means()["ratio_below_0.5"] == pytest.approx(1 / 3)
+    tally = Tally()
+    tally.watch(far())
+    assert tally.means()["ess"] == pytest.approx(2.5**2 / (3 * 2.25))
+    assert tally.means()["ratio_0.5_0.8"] + tally.means()["ratio_below_0.5"] == pytest.approx(1 / 3)
     assert far().drift().exp().tolist() == [pytest.approx([1, 1, 0.5])]
     assert far().correction().exp().tolist() == [pytest.approx([0.8, 0.8, 0.4])]

@@ -25,20 +25,22 @@ def eager_logprobs(folder: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
         logits = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
             input_ids=ids
         ).logits[0, :-1]
-    found = torch.log_softmax(logits, -1)[torch.arange(len(tokens) - 1), ids[0, 1:]]
-    return np.array(found.numpy())
+    logprobs = torch.log_softmax(logits, -1)[torch.arange(len(tokens) - 1), ids[0, 1:]]
+    return np.array(logprobs.numpy())
 
 
 def test_the_canary_is_a_teacher_forced_pass(tiny_folder: Path) -> None:
-    said = canary.of(load.load(tiny_folder), "float32")
+    manifest_canary = canary.of(load.load(tiny_folder), "float32")
     assert (
-        len(said["tokens"]) == canary.TOKENS == 32
-        and said["tolerance"] == canary.TOLERANCES["float32"]
+        len(manifest_canary["tokens"]) == canary.TOKENS == 32
+        and manifest_canary["tolerance"] == canary.TOLERANCES["float32"]
     )
-    expected = eager_logprobs(tiny_folder, said["tokens"])
-    assert np.abs(expected - said["logprobs"]).max() < 1e-4
-    shifted = eager_logprobs(tiny_folder, said["tokens"][1:])
-    assert np.abs(shifted - said["logprobs"][1:]).max() > 0.01, "a token that is dropped must show"
+    expected = eager_logprobs(tiny_folder, manifest_canary["tokens"])
+    assert np.abs(expected - manifest_canary["logprobs"]).max() < 1e-4
+    shifted = eager_logprobs(tiny_folder, manifest_canary["tokens"][1:])
+    assert np.abs(shifted - manifest_canary["logprobs"][1:]).max() > 0.01, (
+        "a token that is dropped must show"
+    )
 
 
 def test_its_tokens_are_the_same_for_all_versions_and_within_the_vocabulary() -> None:
@@ -54,11 +56,11 @@ def test_its_tokens_are_the_same_for_all_versions_and_within_the_vocabulary() ->
 async def test_it_goes_out_with_the_weights_where_the_engine_needs_it(
     tmp_path: Path, tiny_folder: Path, engine: str
 ) -> None:
-    wanted = recipe(1)
-    wanted = wanted.model_copy(
-        update={"resources": wanted.resources.model_copy(update={"engine": engine})}
+    configured = recipe(1)
+    configured = configured.model_copy(
+        update={"resources": configured.resources.model_copy(update={"engine": engine})}
     )
-    thread, folder = TorchThread(wanted, 1), WeightFolder(tmp_path / "weights")
+    thread, folder = TorchThread(configured, 1), WeightFolder(tmp_path / "weights")
     try:
         await thread.load(tiny_folder, resumed=False)
         manifest = await thread.hand_out(folder, 1, 0)

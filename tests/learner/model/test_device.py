@@ -28,8 +28,8 @@ def test_a_recipe_says_where_the_learner_computes(monkeypatch: Any) -> None:
         device.choose("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    for said in ("auto", "cuda"):
-        assert [device.choose(said, False, rank, 4) for rank in (0, 3)] == [
+    for values in ("auto", "cuda"):
+        assert [device.choose(values, False, rank, 4) for rank in (0, 3)] == [
             torch.device("cuda", rank) for rank in (0, 3)
         ]
     assert device.choose("auto", False, 1, 5) == torch.device("cpu"), (
@@ -53,26 +53,26 @@ def test_an_accelerator_multiplies_bfloat16() -> None:
 
 
 def test_deterministic_runs_train_on_the_cpu() -> None:
-    said = {
+    values = {
         "name": "x",
         "model": "m",
         "task": {"name": "arithmetic"},
         "deterministic": True,
         "control": {"max_staleness": 0},
     }
-    assert resolve(said).resources.learner_device == "auto"
+    assert resolve(values).resources.learner_device == "auto"
     with pytest.raises(
         InvalidInput, match=r"deterministic: true trains on the CPU: set resources.learner_device"
     ):
-        resolve(said | {"resources": {"learner_device": "cuda"}})
+        resolve(values | {"resources": {"learner_device": "cuda"}})
 
 
 def test_torchrun_says_which_accelerator_of_the_machine_is_a_ranks_own() -> None:
-    said = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    values = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert place(said) == Place(5, 8) and place(said | local) == Place(5, 8, (1, 4))
+    assert place(values) == Place(5, 8) and place(values | local) == Place(5, 8, (1, 4))
     with pytest.raises(InvalidInput, match="must be numbers"):
-        place(said | local | {"LOCAL_RANK": "one"})
+        place(values | local | {"LOCAL_RANK": "one"})
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,14 @@ def test_tensors_of_host_and_accelerator_are_not_mixed_unnoticed(steps: dict[str
     assert steps["refused"].startswith("aten::add of tensors of the host and of the accelerator")
 
 
-def numbers(said: Any) -> list[float]:
-    if isinstance(said, dict):
-        return [n for key in sorted(said) for n in numbers(said[key])]
-    return [n for item in said for n in numbers(item)] if isinstance(said, list) else [float(said)]
+def numbers(values: Any) -> list[float]:
+    if isinstance(values, dict):
+        return [n for key in sorted(values) for n in numbers(values[key])]
+    return (
+        [n for item in values for n in numbers(item)]
+        if isinstance(values, list)
+        else [float(values)]
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -51,7 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 EAGER = ("Gemma2", "GptOss")  # whose scores SDPA cannot compute
 
 
-def made(name: str, seed: int = 0) -> Any:
+def tiny(name: str, seed: int = 0) -> Any:
     """Return a model in float64, its norms too, so that other orders of sums agree."""
     torch.manual_seed(seed)
     config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config"))
@@ -62,8 +62,8 @@ def made(name: str, seed: int = 0) -> Any:
     )
     if name in EAGER:
         chosen = model.set_attn_implementation
-        model.set_attn_implementation = lambda wanted: chosen(
-            "eager" if wanted == "sdpa" else wanted
+        model.set_attn_implementation = lambda requested: chosen(
+            "eager" if requested == "sdpa" else requested
         )
     if name == "GptOss":
         model.set_experts_implementation("eager")  # the others have no float64
@@ -80,8 +80,8 @@ def _norm(module: Any, plus_one: bool) -> Callable[[torch.Tensor], torch.Tensor]
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         normed = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-        found: torch.Tensor = normed * (1 + module.weight if plus_one else module.weight)
-        return found
+        scaled: torch.Tensor = normed * (1 + module.weight if plus_one else module.weight)
+        return scaled
 
     return forward
 
@@ -98,12 +98,12 @@ def forest_of(forest: Any, seed: int, longest: int = 7) -> tuple[list[TreeView],
 def sequences_of(
     views: list[TreeView], advantages: list[np.ndarray], budget: int
 ) -> list[packing.PackedSequence]:
-    pieces = [
+    parts = [
         unroll.unroll(view, run, leaf_L, None, b"now")
         for view, leaf_L in zip(views, advantages, strict=True)
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget)
     ]
-    return packing.pack(pieces, budget)
+    return packing.pack(parts, budget)
 
 
 def difference(a: Grads, b: Grads) -> float:
@@ -124,8 +124,10 @@ def forced(method: AttentionMethod) -> Callable[..., AttentionMethod]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_packed_equals_flat(name: str, forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     views, advantages = forest_of(forest, 11)
-    model = made(name)
-    longest = max(int(row.position_U.max()) + 1 for row in sequences_of(views, advantages, 400))
+    model = tiny(name)
+    longest = max(
+        int(sequence.position_U.max()) + 1 for sequence in sequences_of(views, advantages, 400)
+    )
     assert longest >= 12  # twice the window
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     # The eager softmax, or norm, of these two is in float32.
@@ -146,7 +148,7 @@ def test_without_its_window_a_model_is_another(
     name: str, forest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views, advantages = forest_of(forest, 11)
-    model = made(name)
+    model = tiny(name)
     expected, flat = flat_loss(model, views, advantages, "reinforce", {})
     monkeypatch.setattr(mask.TreeMask, "window", lambda self, given: None)
     got, grads = packed(model, sequences_of(views, advantages, 400), "reinforce", {})
@@ -156,13 +158,13 @@ def test_without_its_window_a_model_is_another(
 
 def test_a_model_without_its_soft_caps_is_another(forest: Any) -> None:
     views, advantages = forest_of(forest, 11)
-    model = made("Gemma2")
+    model = tiny("Gemma2")
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
     for name in ("final_logit_softcapping",):
-        held = getattr(model.config, name)
+        original = getattr(model.config, name)
         setattr(model.config, name, None)
         got, _ = packed(model, sequences_of(views, advantages, 400), "reinforce", {})
-        setattr(model.config, name, held)
+        setattr(model.config, name, original)
         assert abs(got - expected) > 1e-4
 
 
@@ -202,10 +204,10 @@ def test_models_with_a_state_are_trained_flat(
     assert f"model type {model.config.model_type!r}" in caplog.text
     assert "each path is trained as a row of its own" in caplog.text
     budget = models.budget(model, 400)
-    rows = sequences_of(views, advantages, budget)
+    sequences = sequences_of(views, advantages, budget)
     assert budget == 0
-    assert all(len(row.mask_P_T) == 1 for row in rows)
-    got, grads = packed(model, rows, "reinforce", {}, dtype=torch.float32)
+    assert all(len(sequence.mask_P_T) == 1 for sequence in sequences)
+    got, grads = packed(model, sequences, "reinforce", {}, dtype=torch.float32)
     assert got == pytest.approx(expected, abs=1e-4)
     assert difference(flat, grads) < 1e-3
     with pytest.raises(NotReady, match=r"trained flat, and a row holds \d+ paths"):
@@ -221,46 +223,46 @@ def test_pairs_are_refused_where_paths_are_rows() -> None:
         )
 
 
-def kept_by(model: Any, row: packing.PackedSequence) -> int:
+def kept_by(model: Any, sequence: packing.PackedSequence) -> int:
     """Return the bytes that a forward pass keeps for the backward pass, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        held = tensor.untyped_storage()
-        if held.data_ptr() not in weights:
-            seen[held.data_ptr()] = held.nbytes()
+        original = tensor.untyped_storage()
+        if original.data_ptr() not in weights:
+            stored[original.data_ptr()] = original.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        models.forward(model, row)
-    return sum(seen.values())
+        models.forward(model, sequence)
+    return sum(stored.values())
 
 
 def test_recomputed_layers_give_the_same_gradients_with_less_memory(forest: Any) -> None:
     views, advantages = forest_of(forest, 11)
-    rows = sequences_of(views, advantages, 400)
+    sequences = sequences_of(views, advantages, 400)
 
     def trained(recompute: bool) -> tuple[float, list[torch.Tensor], int]:
         trainer = Trainer(
-            prepare(made("Gemma3")), Optimise(recompute=recompute, clip_norm=1e9), torch.float64
+            prepare(tiny("Gemma3")), Optimise(recompute=recompute, clip_norm=1e9), torch.float64
         )
         trainer._update = lambda rate: None  # type: ignore[method-assign]
-        loss = trainer.step(rows, 0).loss
+        loss = trainer.step(sequences, 0).loss
         return (
             loss,
             [g.clone() for g in trainer.masters.gradients()],
-            kept_by(trainer.model, rows[0]),
+            kept_by(trainer.model, sequences[0]),
         )
 
-    plain, again = trained(False), trained(True)
-    assert plain[0] == again[0]
-    assert all(torch.equal(a, b) for a, b in zip(plain[1], again[1], strict=True))
-    assert again[2] < plain[2] / 2
+    plain, recomputed = trained(False), trained(True)
+    assert plain[0] == recomputed[0]
+    assert all(torch.equal(a, b) for a, b in zip(plain[1], recomputed[1], strict=True))
+    assert recomputed[2] < plain[2] / 2
 
 
 def test_a_model_that_cannot_recompute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = prepare(made("Llama"))
+    model = prepare(tiny("Llama"))
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
     with pytest.raises(NotReady, match=r"optimise\.recompute: model type 'llama' cannot do that"):
         models.recompute(model)

@@ -34,7 +34,7 @@ def sequences_of(
     forest: Any, seed: int, budget: int = 400
 ) -> tuple[list[PackedSequence], list[Any], dict[Any, list[Observation]]]:
     """Return random trees packed, with an observation at every policy token of every leaf."""
-    rng, pieces, views = np.random.default_rng(seed), [], []
+    rng, parts, views = np.random.default_rng(seed), [], []
     observed: dict[Any, list[Observation]] = {}
     for _ in range(4):
         view = forest.random(rng, 7, begin=[1, 2, 3])
@@ -43,10 +43,10 @@ def sequences_of(
             tokens = sum(len(view.nodes[i]) for i in view.path(index) if view.nodes[i].trained)
             observed[leaf] = [Observation(leaf, at, 0.5) for at in range(tokens)]
         for run in unroll.divide(view, list(range(len(view.leaves_L))), budget):
-            pieces.append(
+            parts.append(
                 unroll.unroll(view, run, np.zeros(len(view.leaves_L)), None, b"now", observed)
             )
-    return packing.pack(pieces, budget), views, observed
+    return packing.pack(parts, budget), views, observed
 
 
 @pytest.mark.parametrize("budget", [30, 400])
@@ -54,7 +54,7 @@ def test_the_states_are_those_of_a_flat_pass_over_each_path(
     tiny_llama: Callable[..., Any], forest: Any, budget: int
 ) -> None:
     """A policy token's state is that of the token before it on its path, whatever the packing."""
-    rows, views, _ = sequences_of(forest, 3, budget)
+    sequences, views, _ = sequences_of(forest, 3, budget)
     flat = tiny_llama(0)
     expected = []
     for view in views:
@@ -73,14 +73,17 @@ def test_the_states_are_those_of_a_flat_pass_over_each_path(
     packed = prepare(tiny_llama(0))
     with torch.no_grad():
         found = torch.cat(
-            [states(packed, row)[torch.from_numpy(row.head_observations.place_O)] for row in rows]
+            [
+                states(packed, sequence)[torch.from_numpy(sequence.head_observations.place_O)]
+                for sequence in sequences
+            ]
         )
     assert len(found) == len(expected) > 50
     distance = torch.cdist(
         torch.stack(expected), found, compute_mode="donot_use_mm_for_euclid_dist"
     )
     assert float(distance.min(1).values.max()) < 1e-9 and float(distance.min(0).values.max()) < 1e-9
-    assert (len(rows) > 1) is (budget == 30)
+    assert (len(sequences) > 1) is (budget == 30)
 
 
 def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training(
@@ -92,20 +95,23 @@ def test_labels_are_rewards_and_scores_are_only_those_of_the_weights_in_training
     for i, leaf in enumerate(view.leaves_L):
         old = view.tree.segments[leaf.segment]
         signals = Signals(head_T=np.array([0.25, 0.75]))
-        made = forest.segment(
+        segment = forest.segment(
             tree, tree.root, old.tokens_T, ordinal=i, policy=b"now" if i else b"old"
         )
-        leaves.append(type(leaf)(made.id, 2))
-        object.__setattr__(made, "signals", signals)
-    again = type(view)(tree, leaves, dict(zip(leaves, [1.0, 0.0, 3.0, None], strict=True)))
+        leaves.append(type(leaf)(segment.id, 2))
+        object.__setattr__(segment, "signals", signals)
+    relabelled = type(view)(tree, leaves, dict(zip(leaves, [1.0, 0.0, 3.0, None], strict=True)))
     observed = {leaf: [Observation(leaf, 1, 0.5)] for leaf in leaves}
-    piece = unroll.unroll(again, range(4), np.zeros(4), None, b"now", observed)
-    row = packing.pack([piece], 99)[0].head_observations
-    assert row.label_O.tolist() == [1.0, 0.0, 1.0], (
+    part = unroll.unroll(relabelled, range(4), np.zeros(4), None, b"now", observed)
+    observations = packing.pack([part], 99)[0].head_observations
+    assert observations.label_O.tolist() == [1.0, 0.0, 1.0], (
         "a reward beyond 0..1 counts as 1, a missing one not at all"
     )
-    assert row.kept_O.tolist() == [0.5] * 3
-    assert np.isnan(row.recorded_O[0]) and row.recorded_O[1:].tolist() == [0.75, 0.75]
+    assert observations.kept_O.tolist() == [0.5] * 3
+    assert np.isnan(observations.recorded_O[0]) and observations.recorded_O[1:].tolist() == [
+        0.75,
+        0.75,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,24 +132,27 @@ def test_the_step_is_that_of_the_weighted_loss() -> None:
     h = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
     label, kept = np.array([1.0, 0.0, 1.0]), np.array([1.0, 0.5, 0.25])
     one.observe(h, HeadObservations(np.arange(3), label, kept, np.full(3, np.nan)))
-    told = one.step()
+    reported = one.step()
     p = two.head.logits(h).sigmoid()
     each = -(torch.tensor(label) * p.log() + (1 - torch.tensor(label)) * (1 - p).log())
     loss = (each * torch.tensor([1.0, 2.0, 4.0])).sum() / 7.0
     optimizer = torch.optim.Adam(two.head.parameters(), lr=1e-2)
     loss.backward()
     optimizer.step()
-    assert told["head_loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
-    assert told["head_brier"] == pytest.approx(
+    assert reported["head_loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
+    assert reported["head_brier"] == pytest.approx(
         float((p.detach() - torch.tensor(label)).square().mean()), abs=1e-6
     )
-    assert (told["head_observations"], told["head_positives"]) == (3.0, pytest.approx(2 / 3))
+    assert (reported["head_observations"], reported["head_positives"]) == (
+        3.0,
+        pytest.approx(2 / 3),
+    )
     gaps = [
         float((a - b).detach().abs().max())
         for a, b in zip(one.head.parameters(), two.head.parameters(), strict=True)
     ]
     assert max(gaps) < 1e-6
-    assert "head_mismatch" not in told and HeadTrainer(
+    assert "head_mismatch" not in reported and HeadTrainer(
         6, SETTINGS, 8, torch.device("cpu")
     ).step() == {"head_observations": 0.0}
 
@@ -235,8 +244,8 @@ async def test_a_head_that_dies_goes_on_bit_for_bit(tmp_path: Path, tiny_folder:
                 folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every)
             ).run()
         store.die_after_commit = -1
-        again = Rig(folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every))
-        await again.run()
+        restarted = Rig(folder, tiny_folder, store, recipe(5, head=HEAD, checkpoint_every=every))
+        await restarted.run()
         assert store.puts[-1].policy.digest == straight.store.puts[-1].policy.digest
     assert plain.store.puts[-1].policy.digest != straight.store.puts[-1].policy.digest
     one, two = plain.final(), straight.final()

@@ -53,8 +53,8 @@ def packed_loss(
     name: str = "reinforce",
 ) -> tuple[float, Grads]:
     """Return loss and gradients of the trainer's own step, before clipping."""
-    rows = packing.pack(pieces_of(views, advantages, budget), budget)
-    return packed(model, rows, name, loss_settings)
+    sequences = packing.pack(pieces_of(views, advantages, budget), budget)
+    return packed(model, sequences, name, loss_settings)
 
 
 def difference(a: Grads, b: Grads) -> float:
@@ -102,14 +102,14 @@ def test_packed_equals_flat(
 
 def test_prompts_that_begin_alike_are_computed_once(forest: Any) -> None:
     views = [forest.flat([1, 0], bytes([i]) * 32) for i in range(4)]
-    pieces = pieces_of(views, [np.ones(2)] * 4, 400)
-    row = packing.pack(pieces, 400)[0]
-    assert row.trunk == 3
-    assert row.token_U.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
+    parts = pieces_of(views, [np.ones(2)] * 4, 400)
+    sequence = packing.pack(parts, 400)[0]
+    assert sequence.trunk == 3
+    assert sequence.token_U.tolist() == [1, 2, 3, *([5, 6, 6, 7] * 4)]
     # One place behind the trunk predicts all first tokens.
-    assert row.place_R.tolist() == [2, *range(3, 19, 2)]
-    apart = packing.pack(pieces[:1], 400)[0]
-    assert (apart.trunk, len(apart.token_U)) == (0, len(pieces[0]))
+    assert sequence.place_R.tolist() == [2, *range(3, 19, 2)]
+    apart = packing.pack(parts[:1], 400)[0]
+    assert (apart.trunk, len(apart.token_U)) == (0, len(parts[0]))
 
 
 def fixed(forest: Any, seed: int = 3) -> tuple[list[TreeView], list[np.ndarray]]:
@@ -156,12 +156,12 @@ def test_positions_along_the_pack_change_the_loss(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
-    whole = packing._sequence
+    original = packing._sequence
 
-    def shifted(pieces: Any) -> packing.PackedSequence:
-        row = whole(pieces)
-        row.position_U[:] = np.arange(len(row.position_U))
-        return row
+    def shifted(parts: Any) -> packing.PackedSequence:
+        sequence = original(parts)
+        sequence.position_U[:] = np.arange(len(sequence.position_U))
+        return sequence
 
     monkeypatch.setattr(packing, "_sequence", shifted)
     got, _ = packed_loss(model, views, advantages, {}, 400)
@@ -170,15 +170,17 @@ def test_positions_along_the_pack_change_the_loss(
 
 def path_values(model: Any, view: TreeView) -> dict[tuple[int, ...], list[float]]:
     leaves = list(range(len(view.leaves_L)))
-    row = packing.pack([unroll.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400)[0]
+    sequence = packing.pack(
+        [unroll.unroll(view, leaves, np.zeros(len(leaves)), None, b"now")], 400
+    )[0]
     with torch.no_grad():
-        logp = forward(model, row).logp_E
-    values = logp[torch.from_numpy(row.index_P_T)].numpy()
+        logp = forward(model, sequence).logp_E
+    values = logp[torch.from_numpy(sequence.index_P_T)].numpy()
     keys = [
         tuple(view.tree.prefix_tokens(view.leaves_L[i].segment, view.leaves_L[i].end).tolist())
         for i in leaves
     ]
-    return {k: v[m].tolist() for k, v, m in zip(keys, values, row.mask_P_T, strict=True)}
+    return {k: v[m].tolist() for k, v, m in zip(keys, values, sequence.mask_P_T, strict=True)}
 
 
 def test_a_siblings_tokens_do_not_reach_the_other_branch(
@@ -190,20 +192,20 @@ def test_a_siblings_tokens_do_not_reach_the_other_branch(
     def build(first: list[int], second: list[int], order: tuple[int, int]) -> TreeView:
         tree = Tree(b"s" * 32)
         root = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
-        made = [
+        branches = [
             forest.segment(tree, root, tokens, ordinal=o)
             for tokens, o in zip((first, second), order, strict=True)
         ]
-        leaves = [Leaf(s.id, len(s)) for s in made]
+        leaves = [Leaf(s.id, len(s)) for s in branches]
         return TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
 
     model = prepare(tiny_llama(2))
     key = (1, 2, 3, 7, 8, 9)
-    one = path_values(model, build([4, 5, 6], [7, 8, 9], (0, 1)))[key]
-    other = path_values(model, build([30, 31, 32], [7, 8, 9], (0, 1)))[key]
+    first = path_values(model, build([4, 5, 6], [7, 8, 9], (0, 1)))[key]
+    changed = path_values(model, build([30, 31, 32], [7, 8, 9], (0, 1)))[key]
     swapped = path_values(model, build([4, 5, 6], [7, 8, 9], (1, 0)))[key]
-    np.testing.assert_allclose(one, other, atol=1e-12)
-    np.testing.assert_allclose(one, swapped, atol=1e-12)
+    np.testing.assert_allclose(first, changed, atol=1e-12)
+    np.testing.assert_allclose(first, swapped, atol=1e-12)
 
 
 def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,17 +214,17 @@ def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.Mon
     weight = torch.randn(17, 8, dtype=torch.float64, requires_grad=True)
     readout_E = torch.from_numpy(np.sort(np.concatenate([np.arange(11), rng.integers(0, 11, 9)])))
     token_E = torch.from_numpy((np.arange(20) * 3) % 17)
-    heat = torch.from_numpy(rng.random(11) + 0.5)
+    temperature = torch.from_numpy(rng.random(11) + 0.5)
 
     def reference(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (h @ w.t() / heat[:, None]).log_softmax(1)[readout_E, token_E]
+        return (h @ w.t() / temperature[:, None]).log_softmax(1)[readout_E, token_E]
 
     def entropies(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        logp = (h @ w.t() / heat[:, None]).log_softmax(1)
+        logp = (h @ w.t() / temperature[:, None]).log_softmax(1)
         return -(logp.exp() * logp).sum(1)
 
     def ours(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return logprobs._TokenLogProbs.apply(h, w, heat, readout_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
+        return logprobs._TokenLogProbs.apply(h, w, temperature, readout_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
 
     for chunk, kept in ((10**6, 10**6), (3 * 17, 10**6), (3 * 17, 0)):
         monkeypatch.setattr(logprobs, "CHUNK_NUMBERS", chunk)

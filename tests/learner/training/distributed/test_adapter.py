@@ -12,14 +12,7 @@ from services.learner.checkpoints.checkpoint import Snapshot
 from services.learner.model import lora as adapter
 from services.learner.training.trainer_thread import TorchThread
 from tests.learner.training.distributed.conftest import Pair, recipe
-from tests.learner.training.distributed.test_two import (
-    LORA,
-    Batches,
-    alone,
-    apart,
-    batches_of,
-    trained,
-)
+from tests.learner.training.distributed.test_two import LORA, Batches, alone, apart, batches_of, trained
 
 
 def lora(**changes: Any) -> Recipe:
