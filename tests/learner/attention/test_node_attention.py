@@ -20,7 +20,7 @@ from tests.learner.attention.reference import (
     furthest,
     heads_of,
     plain,
-    row_of,
+    sequence_of,
     sequences_of,
     truth,
 )
@@ -47,9 +47,8 @@ def test_the_products_of_a_row_are_every_pair_once(forest: Any) -> None:
             ):
                 for at in np.flatnonzero(kept):
                     np.add.at(count[queries[at]], keys[visible[at]], 1)
-        assert np.array_equal(
-            count, truth(sequence, None).numpy().astype(np.int64)
-        )  # every pair once
+        every_pair_once = truth(sequence, None).numpy().astype(np.int64)
+        assert np.array_equal(count, every_pair_once)
         assert (planned.stacks == ()) == (long == 0) and (planned.own == ()) == (
             long == matmuls.LONG
         )

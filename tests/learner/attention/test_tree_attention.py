@@ -19,7 +19,7 @@ from tests.learner.attention.reference import (
     furthest_of,
     heads_of,
     plain,
-    row_of,
+    sequence_of,
     sequences_of,
     truth,
 )

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from services.learner.attention.mask import TreeMask
-from tests.learner.attention.reference import row_of
+from tests.learner.attention.reference import sequence_of
 
 
 class Wide(TorchDispatchMode):

@@ -45,9 +45,17 @@ def sampled(how: dict[str, Any]) -> PackedSequence:
     leaves = []
     for branch, branch_end in sorted(ended.items()):  # type: ignore[type-var]
         segment = Segment(
-            tree.tree_id, tree.root.id, 9, branch, Kind.POLICY, branch_end.tokens_T, branch_end.logprobs_T,
-            sampled_logprobs_T=branch_end.sampled_logprobs_T, policy=NOW, sampling=Sampling(**how),
-        )  # fmt: skip
+            tree.tree_id,
+            parent=tree.root.id,
+            fork=9,
+            ordinal=branch,
+            kind=Kind.POLICY,
+            tokens_T=branch_end.tokens_T,
+            logprobs_T=branch_end.logprobs_T,
+            sampled_logprobs_T=branch_end.sampled_logprobs_T,
+            policy=NOW,
+            sampling=Sampling(**how),
+        )
         tree.add(segment)
         leaves.append(Leaf(segment.id, len(segment)))
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
