@@ -88,9 +88,9 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> PreTrainedModel:
     _refuse_unknown(model, targets)
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
         target_modules=targets,
-        task_type="CAUSAL_LM",  # type: ignore[arg-type]
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -84,9 +84,9 @@ def test_many_chunks_and_their_gradients(
 
     def plain(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         full = h @ w.t()
-        full = (full if cap is None else torch.tanh(full / cap) * cap) / torch.from_numpy(
-            temperature
-        )[:, None]
+        if cap is not None:
+            full = torch.tanh(full / cap) * cap
+        full = full / torch.from_numpy(temperature)[:, None]
         soft = (full / 1.3).log_softmax(1).detach()
         return soft[readout_E, token_E], (soft.exp() * full.log_softmax(1).clamp_min(-20.0)).sum(1)
 
@@ -104,8 +104,8 @@ def test_many_chunks_and_their_gradients(
         assert not soft_E.requires_grad
         got = torch.autograd.grad(ours(hidden, weight).sum(), (hidden, weight))
         want = torch.autograd.grad(plain(hidden, weight)[1].sum(), (hidden, weight))
-        for actual, expected in zip(got, want, strict=True):
-            torch.testing.assert_close(actual, expected)
+        for actual, reference in zip(got, want, strict=True):
+            torch.testing.assert_close(actual, reference)
 
 
 def test_a_token_that_is_far_away_is_pushed_no_further() -> None:
