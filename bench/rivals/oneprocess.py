@@ -167,7 +167,7 @@ class OneProcess:
         budget = self.recipe.optimise.tokens_per_row
         lesson = study(scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget)
         t3 = time.perf_counter()
-        report = self.trainer.step(lesson.rows, number)
+        report = self.trainer.step(lesson.sequences, number)
         t4 = time.perf_counter()
         self.refresh()
         t5 = time.perf_counter()

@@ -64,7 +64,7 @@ def run(way: str, steps: int) -> dict[str, Any]:
             after = process.engine.stats()
             sampled.append(after.sampled_tokens - before.sampled_tokens)
             prompts.append(after.prefilled_tokens - before.prefilled_tokens)
-            packed.append(sum(len(row.token_N) for row in lesson.rows))
+            packed.append(sum(len(row.token_U) for row in lesson.sequences))
             if way == "alone" and after.cached_tokens:
                 raise RuntimeError(
                     f"{after.cached_tokens} tokens of prompts were shared though each path should "

@@ -39,7 +39,7 @@ from services.rollout.engines.torch_engine import attention_check as of_engine
 from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget, Limits
 from services.rollout.engines.torch_engine.scheduling.limits import check
 from tests.engines.families import made
-from tests.learner.rig import recipe
+from tests.learner.in_memory_learner import recipe
 from tests.rollout.conftest import save_weights, tiny_llama
 from tests.rollout.engines.test_loading import save_tokenizer
 
