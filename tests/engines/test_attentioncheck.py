@@ -6,28 +6,22 @@ Tests cover its refusals, its traces, and the number of times that it is made.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers import AttentionInterface, Phi3Config, Phi3ForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
-from banyan.errors import InvalidInput, NotReady
+from banyan.errors import NotReady
 from banyan.recipe_loader.load import resolve
-from banyan.segment import Sampling
 from services.chassis.model_checks import eager_pass, sharpened
-from services.chassis.model_checks.rope_reach import reach
 from services.learner.attention import mask as treemask
 from services.learner.attention import node_attention, tree_attention
 from services.learner.model import attention_check as of_learner
 from services.learner.model import load as models
 from services.learner.model import logprobs
-from services.learner.packing import packing
 from services.learner.training.trainer_thread import TorchThread
 from services.rollout.engines.factory import maker
-from services.rollout.engines.port import Request
 from services.rollout.engines.torch_engine import (
     attention,
     cascade_attention,
@@ -36,8 +30,6 @@ from services.rollout.engines.torch_engine import (
     paged_attention,
 )
 from services.rollout.engines.torch_engine import attention_check as of_engine
-from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget, Limits
-from services.rollout.engines.torch_engine.scheduling.limits import check
 from tests.engines.families import made
 from tests.learner.in_memory_learner import recipe
 from tests.rollout.conftest import save_weights, tiny_llama
@@ -274,81 +266,6 @@ def test_layers_are_cut_behind_the_first_of_the_last_kind() -> None:
     assert sharpened.first_of_each(made("deepseek3"), made("deepseek3").model.layers) == 2, (
         "the second has experts"
     )
-
-
-# -- rotations that change with the path's length --
-
-SWITCHING = {
-    "rope_type": "longrope",
-    "short_factor": [1.0] * 4,
-    "long_factor": [9.0] * 4,
-    "rope_theta": 1e4,
-}
-
-
-def phi3() -> PreTrainedModel:
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "pad_token_id": 0,
-    }
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.4}
-    long = {
-        "max_position_embeddings": 256,
-        "original_max_position_embeddings": 32,
-        "rope_parameters": dict(SWITCHING),
-    }
-    return Phi3ForCausalLM(Phi3Config(**sizes, **heads, **long)).eval()
-
-
-def test_rotations_reach_as_far_as_they_are_the_same() -> None:
-    model = phi3()
-    assert reach(model.config) == loading.context(model) == 32
-    assert reach(made("llama").config) == 0 and loading.context(made("llama")) == 256
-    short, long = (torch.arange(n)[None] % 64 for n in (32, 33))
-    with torch.no_grad():
-        first, after = (model(input_ids=ids).logits[0, 8] for ids in (short, long))
-    assert float((first - after).abs().max()) > 1e-2, "a longer path changes tokens before its end"
-
-
-def test_of_several_rotations_the_shortest_reach_counts() -> None:
-    """Layers of different types may rotate in different ways."""
-
-    def config(**ropes: object) -> Any:
-        text = SimpleNamespace(rope_parameters=ropes, max_position_embeddings=256)
-        return SimpleNamespace(get_text_config=lambda: text)
-
-    plain, long = {"rope_type": "default"}, {**SWITCHING, "original_max_position_embeddings": 32}
-    dynamic = {"rope_type": "dynamic", "factor": 2.0}
-    assert reach(config(full_attention=dynamic, sliding_attention=long)) == 32
-    assert reach(config(full_attention=plain, sliding_attention=dynamic)) == 256
-    assert reach(config(full_attention=plain)) == reach(config(**plain)) == 0
-    assert reach(config(**long)) == 32
-
-
-def test_paths_beyond_that_are_refused() -> None:
-    model = phi3()
-    kv_budget = KvBudget(
-        of_engine.checked(loading.with_attention(model)).kv, Limits(context=loading.context(model))
-    )
-    check(Request(0, np.arange(28, dtype=np.int32), 0, Sampling(max_new_tokens=4)), kv_budget, 64)
-    with pytest.raises(
-        InvalidInput, match=r"a path of 33 tokens .* is longer than the model's context of 32"
-    ):
-        check(
-            Request(0, np.arange(29, dtype=np.int32), 0, Sampling(max_new_tokens=4)), kv_budget, 64
-        )
-    prepared = models.prepare(phi3())
-    pieces = of_learner.trees(np.arange(32 + 3 * 2) % 64)
-    row = packing.pack(pieces, 1000)[0]
-    with pytest.raises(
-        NotReady,
-        match=r"model type 'phi3' rotates all tokens otherwise .* longer than 32, .* one of 34;",
-    ):
-        models.forward(prepared, row)
 
 
 # -- when it is made --

@@ -1,4 +1,4 @@
-"""One suite for all engines, with controls that must fail.
+"""The suite for all engines, with controls that must fail.
 
 It tests the assumptions of grower and learner.
 """

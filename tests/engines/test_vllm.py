@@ -79,7 +79,7 @@ def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypat
 
 
 def test_the_smallest_step_is_seen_in_the_weights(vllm, tmp_path):
-    """One unit in the last place of a twentieth of all weights: no log-prob shows it."""
+    """A change of a unit in the last place of a twentieth of all weights: no log-prob shows it."""
     from services.chassis.weights import file
 
     draws = torch.Generator().manual_seed(5)

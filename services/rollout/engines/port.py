@@ -31,7 +31,7 @@ def no_floats() -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One segment to sample.
+    """A segment to sample.
 
     key: identity of the segment.
     prefix_P: tokens of the path before it.
@@ -174,5 +174,5 @@ class Engine(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether any segment runs or waits."""
+        """True while any segment runs or waits."""
         ...

@@ -28,7 +28,7 @@ class Scores:
 
     @property
     def fusible(self) -> bool:
-        """Whether a fused kernel computes them."""
+        """True if a fused kernel computes them."""
         return self.cap is None and self.sink_H is None
 
     def drained(self, output: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:

@@ -12,18 +12,19 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from banyan.draws import uniforms
 from banyan.errors import InvalidInput
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Floats, IntTokens
 from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.port import EngineStats, Key, Request, Sampled, Tokenizer
 from services.rollout.engines.torch_engine import loading
-from services.rollout.engines.torch_engine.extras import extras, with_head_scores
+from services.rollout.engines.torch_engine.extras import (
+    draw_uniforms,
+    extras,
+    with_head_scores,
+)
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget, Limits
 from services.rollout.engines.torch_engine.kv.kv_slots import KvSlots
@@ -36,7 +37,10 @@ from services.rollout.engines.torch_engine.scheduling.admission import (
     next_wave,
 )
 from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch, unstarted
-from services.rollout.engines.torch_engine.scheduling.chunked_prefill import ChunkedPrefill
+from services.rollout.engines.torch_engine.scheduling.chunked_prefill import (
+    ChunkedPrefill,
+    ChunkedPrefills,
+)
 from services.rollout.engines.torch_engine.scheduling.limits import check
 from services.rollout.engines.torch_engine.scheduling.running import Running
 from services.rollout.engines.torch_engine.scheduling.scheduler import (
@@ -63,7 +67,7 @@ class TorchEngine:
         self._waiting: dict[Key, Request] = {}
         self._running = Running(self._kv_budget)
         self._passed: Mapping[Key, int] = {}
-        self._prefilling: list[ChunkedPrefill] = []
+        self._prefills = ChunkedPrefills(self._kv_budget)
         self._on_hold = False
         self._head: ValueHead | None = None
         self._sampled = self._prefilled = self._cached = self._steps = 0
@@ -77,7 +81,7 @@ class TorchEngine:
 
     def abort(self, key: Key) -> Sampled | None:
         """Stop a segment, running or waiting, and return it; None if it is not here."""
-        request = self._waiting.pop(key, None) or self._drop_prefilling(key)
+        request = self._waiting.pop(key, None) or self._prefills.drop_request(key)
         if request is not None:
             paused = self._running.paused.pop(key, None)
             if paused is not None:
@@ -89,15 +93,6 @@ class TorchEngine:
         self._running.remove([branch])
         return branch.ended(Finish.ABORTED, self._policy)
 
-    def _drop_prefilling(self, key: Key) -> Request | None:
-        """Remove and return a request whose prefix is being computed."""
-        request = None
-        for prefill in self._prefilling:
-            if (request := prefill.drop(key)) is not None:
-                break
-        self._prefilling = [prefill for prefill in self._prefilling if prefill.group.requests]
-        return request
-
     def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
         """Load new weights, abort running branches, and drop all KV of the old policy.
 
@@ -108,7 +103,7 @@ class TorchEngine:
             return []
         if weights is not None:
             self._head = loading.load_weights(self._forward.model, weights)
-        self._unfill(self._prefilling)
+        self._unfill(self._prefills.prefills)
         branches = self._running.clear()
         aborted = [branch.ended(Finish.ABORTED, self._policy) for branch in branches]
         for segment in aborted:
@@ -137,7 +132,6 @@ class TorchEngine:
         """Return the counts. Paused branches count as running."""
         branches = len(self._running.branches)
         running = branches + len(self._running.paused)
-        prefilling = sum(len(prefill.group.requests) for prefill in self._prefilling)
         return EngineStats(
             sampled_tokens=self._sampled,
             prefilled_tokens=self._prefilled,
@@ -145,14 +139,14 @@ class TorchEngine:
             steps=self._steps,
             running=running,
             # The remainders of paused branches are among the waiting and prefilling requests.
-            waiting=len(self._waiting) + branches + prefilling - running,
+            waiting=len(self._waiting) + branches + self._prefills.requests - running,
             kv_tokens=self._kv_budget.tokens,
         )
 
     @property
     def busy(self) -> bool:
         running = self._running.branches or self._running.paused
-        return bool(running or ((self._waiting or self._prefilling) and not self._on_hold))
+        return bool(running or ((self._waiting or self._prefills.prefills) and not self._on_hold))
 
     def step(self) -> list[Sampled]:
         """Decode one token for each running branch, then admit; return the ended segments."""
@@ -184,7 +178,7 @@ class TorchEngine:
 
     def _advance_prefill(self) -> list[Sampled]:
         """Compute one more chunk of the first long prefix, and begin its branches at the end."""
-        allowed = (p for p in self._prefilling if self._may_begin(p.group.requests))
+        allowed = (p for p in self._prefills.prefills if self._may_begin(p.group.requests))
         prefill = next(allowed, None)
         if prefill is None:
             return []
@@ -193,8 +187,7 @@ class TorchEngine:
         self._prefilled += prefill.done - before
         if logits is None:
             return []
-        self._prefilling.remove(prefill)
-        self._kv_budget.release(prefill.slots)
+        self._prefills.drop([prefill])
         group = prefill.group
         copies = 0 if group.shared else len(group.requests)
         self._provide(copies * self._kv_budget.pages.of(len(group.prefix_P)), keep=0)
@@ -208,35 +201,29 @@ class TorchEngine:
         """Drop chunked prefills; their requests return to the front of the queue."""
         requests = {r.key: r for prefill in prefills for r in prefill.group.requests}
         self._waiting = requests | self._waiting
-        for prefill in prefills:
-            self._kv_budget.release(prefill.slots)
-        self._prefilling = [prefill for prefill in self._prefilling if prefill not in prefills]
-
-    def _awaits_prefill(self, request: Request) -> bool:
-        return any(prefill.shares(request.prefix_P) for prefill in self._prefilling)
+        self._prefills.drop(prefills)
 
     def _postponed(self, requests: list[Request]) -> list[Request]:
         """Return the requests that await no chunked prefill; requeue the others at the front."""
-        late = {r.key: r for r in requests if self._awaits_prefill(r)}
+        late = {r.key: r for r in requests if self._prefills.share(r.prefix_P)}
         self._waiting = late | self._waiting
         return [r for r in requests if r.key not in self._waiting]
 
     def _admissible(self) -> Admitted:
         """Remove from the queue the requests that fit now, and make memory for them."""
-        prefilling = [prefill.group for prefill in self._prefilling]
         branches, max_branches = self._running.branches, self._limits.max_branches
-        running = len(branches) + sum(len(group.requests) for group in prefilling)
+        running = len(branches) + self._prefills.requests
         free = max_branches - running
         if running and free < min(len(self._waiting), max_branches // _ADMISSION_PART):
             return Admitted()
         waiting = [r for r in self._waiting.values() if self._may_begin([r])]
-        queue = [r for r in waiting if not self._awaits_prefill(r)]
+        queue = [r for r in waiting if not self._prefills.share(r.prefix_P)]
         if self._limits.deterministic:
             queue.sort(key=lambda r: (r.key not in self._running.paused, r.order))
         admitted = choose(
             queue,
             free=free,
-            claimed=claimed_pages(branches, prefilling, self._kv_budget),
+            claimed=claimed_pages(branches, self._prefills.groups, self._kv_budget),
             kv_budget=self._kv_budget,
             by_level=self._forward.by_level,
             passed=self._passed,
@@ -251,8 +238,9 @@ class TorchEngine:
     def _start(self, groups: list[Group]) -> list[Sampled]:
         """Prefill a batch of prefixes and begin its branches, or begin a chunked prefill."""
         if groups[0].fresh > self._limits.prefill_tokens:
-            self._prefilling += [ChunkedPrefill.of(group, self._kv_budget) for group in groups]
-            prefilling = [prefill.group for prefill in self._prefilling]
+            for group in groups:
+                self._prefills.add(group)
+            prefilling = self._prefills.groups
             claimed = claimed_pages(self._running.branches, prefilling, self._kv_budget)
             self._kv_budget.settle(claimed, self._kv_budget.pinned, self._running.tables)
             return []
@@ -267,29 +255,10 @@ class TorchEngine:
         return self._begin(groups, slots, self._forward.prefill(slots, prefixes, cached))
 
     def _begin(self, groups: list[Group], slots: KvSlots, logits: torch.Tensor) -> list[Sampled]:
-        """Begin the branches of prefixes in slots, and sample their first tokens.
-
-        Each branch copies the prefix to its pages, or all of a group share the one that is kept.
-        """
-        branches = [
-            [self._running.admit(branch) for branch in group.branches()] for group in groups
-        ]
-        for g, group in enumerate(groups):
+        """Begin the branches of prefixes in slots, and sample their first tokens."""
+        for group in groups:
             self._cached += group.match.length + (len(group.requests) - 1) * len(group.prefix_P)
-            if group.shared:
-                keys, values = slots.keys[:, g], slots.values[:, g]
-                self._running.share(branches[g], group.prefix_P, keys, values)
-        copied = [group for group in groups if not group.shared]
-        pool = self._kv_budget.pages
-        pages = sum(len(group.requests) * pool.of(len(group.prefix_P)) for group in copied)
-        # They fit, except for cached KV that other branches of this batch still read.
-        self._running.provide(pages, anyway=True)
-        for g, group in enumerate(groups):
-            if not group.shared:
-                keys, values = slots.keys[:, g], slots.values[:, g]
-                self._running.copy(branches[g], group.prefix_P, keys, values)
-            self._running.branches += branches[g]
-        return self._sample_first(logits, groups, [b for group in branches for b in group])
+        return self._sample_first(logits, groups, self._running.begin(groups, slots))
 
     def _provide(self, pages: int, *, keep: int) -> None:
         """Make pages free beside those of the next tokens.
@@ -298,14 +267,14 @@ class TorchEngine:
         """
         while True:
             pausable = len(self._running.branches) > keep
-            anyway = not pausable and not self._prefilling
+            anyway = not pausable and not self._prefills.prefills
             if self._running.provide(pages, anyway=anyway):
                 return
             if pausable:
                 rest = self._running.pause()
                 self._waiting = {rest.key: rest} | self._waiting
             else:
-                self._unfill(self._prefilling[-1:])
+                self._unfill(self._prefills.prefills[-1:])
 
     # -- sampling --
 
@@ -320,7 +289,7 @@ class TorchEngine:
             logits,
             draws.sampling_D,
             draws.distribution_R,
-            self._uniforms(branches),
+            draw_uniforms(branches),
             extras(branches, self._forward.embeddings),
         )
         state_R = [draws.group_D[d] for d in draws.distribution_R]
@@ -346,15 +315,10 @@ class TorchEngine:
             logits[padding:],
             [branch.request.sampling for branch in branches],
             range(len(branches)),
-            self._uniforms(branches),
+            draw_uniforms(branches),
             extras(branches, self._forward.embeddings),
         )
         return self._append(samples, branches, range(padding, padding + len(branches)))
-
-    @staticmethod
-    def _uniforms(branches: Sequence[RunningBranch]) -> npt.NDArray[np.float64]:
-        keys = np.array([branch.request.draw_key for branch in branches], np.uint64)
-        return uniforms(keys, np.array([branch.position for branch in branches], np.uint64))
 
     def _append(
         self, samples: Samples, branches: Sequence[RunningBranch], state_R: Sequence[int]

@@ -1,15 +1,23 @@
-"""Requests of branches beyond a token and its log-prob: forced and top tokens, head scores."""
+"""Inputs of a draw: uniform numbers, and requests beyond a token and its log-prob."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from banyan.draws import uniforms
 from services.chassis.weights.value_head import ValueHead
 from services.rollout.engines.torch_engine.sampler import Extras
 from services.rollout.engines.torch_engine.samples import Samples
 from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch
+
+
+def draw_uniforms(branches: Sequence[RunningBranch]) -> npt.NDArray[np.float64]:
+    """Return the uniform number of each branch's next draw."""
+    keys = np.array([branch.request.draw_key for branch in branches], np.uint64)
+    return uniforms(keys, np.array([branch.position for branch in branches], np.uint64))
 
 
 def extras(branches: Sequence[RunningBranch], embeddings_V_H: torch.Tensor) -> Extras | None:

@@ -45,7 +45,7 @@ class TokenSignals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """One token per row.
+    """A token per row.
 
     tokens_R: the tokens.
     logprobs_R: their log-probs at the sampling temperature.

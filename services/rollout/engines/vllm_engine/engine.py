@@ -13,7 +13,6 @@ vocabulary (at a temperature other than 1 a request for each token); entropies a
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from services.rollout.engines.port import (
 )
 from services.rollout.engines.vllm_engine import params as vllm_params
 from services.rollout.engines.vllm_engine.bounds import Bounds
+from services.rollout.engines.vllm_engine.branches import Counts, SubmittedBranch
 from services.rollout.engines.vllm_engine.core import Core
 from services.rollout.engines.vllm_engine.params import RequestOutput
 from services.rollout.engines.vllm_engine.update import Updates
@@ -46,31 +46,6 @@ _STOP_S = 0.02  # interval of aborts: vLLM ignores one of a request that it did 
 # Bound of the scoring of an aborted segment: the tokens not scored by then are sampled again, which
 # costs no more.
 _PARTIAL_S = 2.0
-
-
-@dataclass(eq=False, slots=True)
-class _Branch:
-    """A segment that vLLM runs.
-
-    request: the segment.
-    name: vLLM's name of the request.
-    sampling: whether its forced tokens are scored.
-    enough: set once no more of it is to be scored.
-    task: the task that samples it.
-    """
-
-    request: Request
-    name: str
-    sampling: bool = False
-    enough: asyncio.Event = field(default_factory=asyncio.Event)
-    task: "asyncio.Task[None] | None" = None
-
-
-@dataclass(slots=True)
-class _Counts:
-    sampled: int = 0
-    prefilled: int = 0
-    cached: int = 0
 
 
 class VllmEngine:
@@ -93,11 +68,11 @@ class VllmEngine:
         self._bounds, self._policy = bounds, policy
         self._proven, self._on_hold, self._generation = True, False, 0
         self._waiting: dict[Key, Request] = {}
-        self._running: dict[Key, _Branch] = {}
+        self._running: dict[Key, SubmittedBranch] = {}
         self._ended: list[Sampled] = []
         self._error: BaseException | None = None
         self._moved = asyncio.Event()
-        self._counts = _Counts()
+        self._counts = Counts()
         self.turn_s = _TURN_S
 
     # -- the port --
@@ -227,7 +202,7 @@ class VllmEngine:
     def _admit(self) -> None:
         free = _AHEAD * self._bounds.max_branches - len(self._running)
         for key in list(self._waiting)[: max(free, 0)]:
-            branch = _Branch(self._waiting.pop(key), self._core.new_id())
+            branch = SubmittedBranch(self._waiting.pop(key), self._core.new_id())
             self._running[key] = branch
             branch.task = self._loop.create_task(self._grow(branch))
 
@@ -236,7 +211,7 @@ class VllmEngine:
             await asyncio.wait_for(self._moved.wait(), self.turn_s)
         self._moved.clear()  # after the wait: an event since the last step ends this wait at once
 
-    async def _grow(self, branch: _Branch) -> None:
+    async def _grow(self, branch: SubmittedBranch) -> None:
         """Sample a segment, from its forced tokens to its end."""
         try:
             segment = await self._sample(branch)
@@ -247,7 +222,7 @@ class VllmEngine:
         finally:
             self._moved.set()
 
-    async def _sample(self, branch: _Branch) -> Sampled:
+    async def _sample(self, branch: SubmittedBranch) -> Sampled:
         request, tempered_T = branch.request, no_floats()
         prefix, forced = request.prefix_P.tolist(), list(request.forced)
         temperature = request.sampling.temperature
@@ -275,7 +250,7 @@ class VllmEngine:
 
     async def _segment(
         self,
-        branch: _Branch,
+        branch: SubmittedBranch,
         forced_logprobs: Floats,
         forced_signals: Signals,
         output: RequestOutput,
@@ -320,7 +295,7 @@ class VllmEngine:
             policy=self._policy,
         )
 
-    async def _stop(self, branches: list[_Branch]) -> None:
+    async def _stop(self, branches: list[SubmittedBranch]) -> None:
         """Stop branches and wait for their segments."""
         tasks = {branch.task for branch in branches if branch.task is not None}
         for branch in branches:
@@ -342,7 +317,7 @@ class VllmEngine:
                 return self._ended.pop(at)
         return None
 
-    def _recall(self, branches: list[_Branch]) -> None:
+    def _recall(self, branches: list[SubmittedBranch]) -> None:
         """Stop branches. Those without a token are not aborted: they wait, ahead of the others."""
         self._loop.run_until_complete(self._stop(branches))
         empty = {s.key for s in self._ended if not len(s.tokens_T)}

@@ -17,7 +17,7 @@ from services.rollout.engines.vllm_engine.readback import Sample
 
 
 class Received:
-    """One version on its way into one worker.
+    """A version on its way into one worker.
 
     samples: samples of the model's received tensors, by name.
     digest: of the weights; it decides which parts were sampled.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # branches of the scripted engine need no torch
 
 @dataclass(eq=False, slots=True)
 class RunningBranch:
-    """One branch.
+    """A running branch.
 
     request: the segment to sample.
     cached_tokens: tokens of the prefix that were not prefilled again.
@@ -67,7 +67,7 @@ class RunningBranch:
 
     @property
     def path(self) -> IntTokens:
-        """All its tokens, prefix included."""
+        """Tokens of the whole path, prefix included."""
         return np.concatenate((self.request.prefix_P, np.array(self.tokens, np.int32)))
 
     @property

@@ -1,5 +1,6 @@
 """Prefill of a long prefix, one chunk a step, so that running branches do not stall."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,5 +51,45 @@ class ChunkedPrefill:
         for request in self.group.requests:
             if request.key == key:
                 self.group.requests.remove(request)
+                return request
+        return None
+
+
+class ChunkedPrefills:
+    """The chunked prefills of an engine, in order."""
+
+    def __init__(self, kv_budget: KvBudget) -> None:
+        self._kv_budget = kv_budget
+        self.prefills: list[ChunkedPrefill] = []
+
+    @property
+    def groups(self) -> list[Group]:
+        """Their groups."""
+        return [prefill.group for prefill in self.prefills]
+
+    @property
+    def requests(self) -> int:
+        """Number of requests in their groups."""
+        return sum(len(group.requests) for group in self.groups)
+
+    def add(self, group: Group) -> None:
+        """Begin the prefill of a group."""
+        self.prefills.append(ChunkedPrefill.of(group, self._kv_budget))
+
+    def share(self, prefix_P: IntTokens) -> bool:
+        """Return whether a prefix should wait for one of these."""
+        return any(prefill.shares(prefix_P) for prefill in self.prefills)
+
+    def drop(self, prefills: Sequence[ChunkedPrefill]) -> None:
+        """Remove prefills and release their slots."""
+        for prefill in prefills:
+            self._kv_budget.release(prefill.slots)
+        self.prefills = [prefill for prefill in self.prefills if prefill not in prefills]
+
+    def drop_request(self, key: Key) -> Request | None:
+        """Remove and return a request; a prefill without requests ends."""
+        for prefill in self.prefills:
+            if (request := prefill.drop(key)) is not None:
+                self.prefills = [p for p in self.prefills if p.group.requests]
                 return request
         return None

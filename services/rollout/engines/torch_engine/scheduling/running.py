@@ -13,6 +13,8 @@ import torch
 from banyan.segment import IntTokens
 from services.rollout.engines.port import Key, Request
 from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget
+from services.rollout.engines.torch_engine.kv.kv_slots import KvSlots
+from services.rollout.engines.torch_engine.scheduling.admission import Group
 from services.rollout.engines.torch_engine.scheduling.branches import RunningBranch
 
 
@@ -33,8 +35,28 @@ class Running:
         """Return the running branch of a request, if there is one."""
         return next((branch for branch in self.branches if branch.request.key == key), None)
 
-    def admit(self, branch: RunningBranch) -> RunningBranch:
-        """Return the branch that is to begin: the paused one of the same key, if there is one."""
+    def begin(self, groups: Sequence[Group], slots: KvSlots) -> list[RunningBranch]:
+        """Begin and return the branches of groups whose prefixes are in slots, in order.
+
+        Each branch copies the prefix to its pages, or all of a group share the one that is kept.
+        """
+        begun = [[self._resumed(branch) for branch in group.branches()] for group in groups]
+        for g, group in enumerate(groups):
+            if group.shared:
+                self._share(begun[g], group.prefix_P, slots.keys[:, g], slots.values[:, g])
+        pool = self._kv_budget.pages
+        copied = [group for group in groups if not group.shared]
+        pages = sum(len(group.requests) * pool.of(len(group.prefix_P)) for group in copied)
+        # They fit, except for cached KV that other branches of this batch still read.
+        self.provide(pages, anyway=True)
+        for g, group in enumerate(groups):
+            if not group.shared:
+                self._copy(begun[g], group.prefix_P, slots.keys[:, g], slots.values[:, g])
+            self.branches += begun[g]
+        return [branch for branches in begun for branch in branches]
+
+    def _resumed(self, branch: RunningBranch) -> RunningBranch:
+        """Return the paused branch of the same key, if there is one, else the branch itself."""
         if (paused := self.paused.pop(branch.request.key, None)) is not None:
             paused.written = branch.written
             return paused
@@ -42,7 +64,7 @@ class Running:
         self._begun += 1
         return branch
 
-    def share(
+    def _share(
         self,
         branches: Sequence[RunningBranch],
         prefix_P: IntTokens,
@@ -56,7 +78,7 @@ class Running:
             branch.trunk = trunk
             trunk.pin(1)
 
-    def copy(
+    def _copy(
         self,
         branches: Sequence[RunningBranch],
         prefix_P: IntTokens,
