@@ -72,7 +72,7 @@ def _tree_step(
     lesson = study(
         groups, process.estimator, lambda tree, leaf: False, process.policy.digest, budget
     )
-    process.trainer.step(lesson.rows, number)
+    process.trainer.step(lesson.sequences, number)
     t2 = time.perf_counter()
     process.refresh()
     return t1 - t0, t2 - t1

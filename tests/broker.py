@@ -9,7 +9,9 @@ from pathlib import Path
 from services.chassis.process import nats_server as server_module
 
 ACCOUNTS = 64  # of one server; the test after the last of them gets a new server
-_MAX_FILE_STORE = f"{ACCOUNTS * 16}GB"  # it takes no room; streams of all accounts are counted against it
+_MAX_FILE_STORE = (
+    f"{ACCOUNTS * 16}GB"  # it takes no room; streams of all accounts are counted against it
+)
 
 
 class NatsServer:
@@ -23,7 +25,9 @@ class NatsServer:
         self.address = f"127.0.0.1:{server_module.free_port()}"
         self.config = server_module.write_config(folder, self.address)
         told = self.config.read_text().replace(server_module.MAX_FILE_STORE, _MAX_FILE_STORE)
-        self.config.write_text(told + "".join(["accounts {\n", *map(_account, range(ACCOUNTS)), "}\n"]))
+        self.config.write_text(
+            told + "".join(["accounts {\n", *map(_account, range(ACCOUNTS)), "}\n"])
+        )
         self._accounts = iter(range(ACCOUNTS))
         self._touched = False
         self.url = self._next()

@@ -13,7 +13,9 @@ os.environ.update({**torch_environment.SETTINGS, **os.environ})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a forked child; PostgreSQL as nobody needs one
+os.environ.setdefault(
+    "GRPC_ENABLE_FORK_SUPPORT", "0"
+)  # its handlers crash a forked child; PostgreSQL as nobody needs one
 
 from tests import broker
 from tests.broker import NatsServer
@@ -30,7 +32,9 @@ def nats_server(nats_brokers: broker.Brokers) -> NatsServer:
     return nats_brokers.lend()
 
 
-async def wait_until(condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = 10.0, what: str = "") -> None:
+async def wait_until(
+    condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = 10.0, what: str = ""
+) -> None:
     """Waits until the condition holds; fails with what it waited for."""
     end = time.monotonic() + deadline_s
     while True:

@@ -105,7 +105,7 @@ def _bias(pairs: Any) -> tuple[tuple[int, float], ...]:
     return tuple((int(token), float(added)) for token, added in pairs)
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = {
+_READ: dict[str, Callable[[Any], Any]] = {
     "name": _text,
     "settings": _object,
     "max_new_tokens": int,

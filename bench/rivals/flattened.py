@@ -144,7 +144,7 @@ class Rivals:
 
     def _batch(self, rows: list[PackedSequence]) -> None:
         device = output_weight(self.model).device
-        tokens = torch.stack([torch.from_numpy(row.token_N) for row in rows]).to(device)
+        tokens = torch.stack([torch.from_numpy(row.token_U) for row in rows]).to(device)
         self.model.config._attn_implementation = "sdpa"
         try:
             states = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
@@ -154,7 +154,7 @@ class Rivals:
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
     def _backward(self, row: PackedSequence, result: Pass) -> None:
-        self._loss.of(gather.tokens(row, result), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+        self._loss.compute(gather.tokens(row, result), self._totals)[0].backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Drop gradients."""
@@ -184,7 +184,7 @@ class Rivals:
             sum(len(r.place_R) for r in self.flat),
             s.leaves * s.length * (s.length + 1) // 2,
         )
-        pairs = matmuls.long_pairs(matmuls.calls(node_spans.spans(self.row), 0))
+        pairs = matmuls.long_pairs(matmuls.plan(node_spans.spans(self.row), 0))
         return flat / self.work(s.unique, len(self.row.place_R), pairs)
 
 
@@ -192,7 +192,7 @@ def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
     """Return one sequence that holds the predictions of several, with places in one run of
     states."""
     first = rows[0]
-    offset = np.cumsum([0, *(len(row.row_E) for row in rows[:-1])])
+    offset = np.cumsum([0, *(len(row.readout_E) for row in rows[:-1])])
     places = np.cumsum([0, *(len(row.place_R) for row in rows[:-1])])
 
     def joined(name: str) -> Any:
@@ -202,7 +202,9 @@ def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:
         first,
         place_R=np.concatenate([row.place_R + i * length for i, row in enumerate(rows)]),
         temperature_R=joined("temperature_R"),
-        row_E=np.concatenate([row.row_E + at for row, at in zip(rows, places, strict=True)]),
+        readout_E=np.concatenate(
+            [row.readout_E + at for row, at in zip(rows, places, strict=True)]
+        ),
         token_E=joined("token_E"),
         index_P_T=np.concatenate(
             [row.index_P_T + at for row, at in zip(rows, offset, strict=True)]

@@ -167,7 +167,7 @@ class OneProcess:
         budget = self.recipe.optimise.tokens_per_row
         lesson = study(scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget)
         t3 = time.perf_counter()
-        report = self.trainer.step(lesson.rows, number)
+        report = self.trainer.step(lesson.sequences, number)
         t4 = time.perf_counter()
         self.refresh()
         t5 = time.perf_counter()
@@ -200,7 +200,7 @@ class OneProcess:
                 return manifest.digest, 0.0
             begun = time.perf_counter()
             file.open_verified(manifest.manifest_path)
-            loading.take(self.sampler, manifest.manifest_path)
+            loading.load_weights(self.sampler, manifest.manifest_path)
             return manifest.digest, time.perf_counter() - begun
 
     def accuracy(self, width: int, temperature: float) -> float:

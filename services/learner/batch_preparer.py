@@ -95,17 +95,17 @@ class BatchPreparer:
         settings = self._recipe.replay
         if settings is None:
             return ()
-        wanted = await self._torch.run(
-            lambda: replay.wanted(
+        request = await self._torch.run(
+            lambda: replay.request(
                 settings,
-                self._recipe.seed,
-                ordinal,
-                decoded.groups,
-                decoded.row_digests,
-                self._too_old,
+                seed=self._recipe.seed,
+                batch=ordinal,
+                fresh=decoded.groups,
+                row_digests=decoded.row_digests,
+                stale=self._too_old,
             )
         )
-        return await self._store.replays(wanted)
+        return await self._store.replays(request)
 
     async def prepare(self, fetched: FetchedBatch, fresh: bool) -> Lesson:
         """Return what the step on a batch learns from."""

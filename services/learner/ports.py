@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 
 
@@ -48,7 +48,7 @@ class Store(Protocol):
         """Return whole trees, in the order of their ids."""
         ...
 
-    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+    async def replays(self, wanted: ReplayRequest) -> tuple[Replayed, ...]:
         """Return trees of earlier batches to train on again; a repeated call gives the same."""
         ...
 

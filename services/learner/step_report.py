@@ -47,7 +47,7 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
     step_numbers |= {"applied": float(report.applied), "learning_rate": report.learning_rate}
     ending = {
         "not_finite": float(not report.finite),
-        "rows": float(len(lesson.rows)),
+        "rows": float(len(lesson.sequences)),
         "train_seconds": timed.seconds,
     }
     return lesson.metrics | step_numbers | dict(report.head) | dict(report.measures) | ending

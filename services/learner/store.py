@@ -22,7 +22,7 @@ from banyan.v1 import (
 from banyan.wire.segments import leaf_from_wire, leaf_to_wire
 from banyan.wire.status import error_of
 from services.chassis.rpc import rpc
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 from services.learner.ports import StoredBatch
 
@@ -96,7 +96,7 @@ class GrpcStore:
                     raise meaning from None
             await asyncio.sleep(0.25)
 
-    async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
+    async def replays(self, wanted: ReplayRequest) -> tuple[Replayed, ...]:
         replay = wanted.replay
         request = treestore_service_pb2.SampleReplayRequest(
             run_id=self._run_id,

@@ -89,7 +89,7 @@ def gradients(model: Any, rows: list[PackedSequence]) -> list[torch.Tensor]:
         parameter.grad = None
     loss, totals = losses.build("ppo-clip", {}), totals_of(rows)
     for row in rows:
-        loss.of(gather.tokens(row, forward(model, row)), totals)[0].backward()
+        loss.compute(gather.tokens(row, forward(model, row)), totals)[0].backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
@@ -99,13 +99,15 @@ def test_the_learner_trains_whole_paths_with_the_same_gradients(
 ) -> None:
     with alone():
         flat = lesson(budget)
-        apart = gradients(small, flat.rows)
+        apart = gradients(small, flat.sequences)
     shared = lesson(budget)
-    assert len(flat.rows) >= rows and all(row.trunk == 0 for row in flat.rows)
+    assert len(flat.sequences) >= rows and all(row.trunk == 0 for row in flat.sequences)
     assert (
-        sum(len(row.token_N) for row in flat.rows) == 3 * 4 * (7 + 3) == flat.metrics["path_tokens"]
+        sum(len(row.token_U) for row in flat.sequences)
+        == 3 * 4 * (7 + 3)
+        == flat.metrics["path_tokens"]
     )
-    assert sum(len(row.token_N) for row in shared.rows) == 3 * (7 + 4 * 3)
-    together = gradients(small, shared.rows)
+    assert sum(len(row.token_U) for row in shared.sequences) == 3 * (7 + 4 * 3)
+    together = gradients(small, shared.sequences)
     assert max(float((a - b).abs().max()) for a, b in zip(apart, together, strict=True)) < 1e-6
     assert max(float(a.abs().max()) for a in apart) > 1e-3

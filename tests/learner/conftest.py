@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 @dataclass
 class Forest:
-    """Builds trees segment by segment."""
+    """A builder of trees, segment by segment."""
 
     vocabulary: int = VOCABULARY
     temperature: float = 1.0
@@ -41,27 +41,30 @@ class Forest:
         step: int = 0,
         epoch: int = 1,
     ) -> Segment:
-        """Adds one segment."""
+        """Add one segment."""
         context = kind is not Kind.POLICY
-        values = [] if context else (np.full(len(tokens), -1.0) if logprobs is None else logprobs)
-        made = Segment(
+        values = np.full(len(tokens), -1.0) if logprobs is None else logprobs
+        if context:
+            values = []
+        end = len(parent) if parent else 0
+        segment = Segment(
             tree.tree_id,
-            parent.id if parent else b"",
-            (len(parent) if parent else 0) if fork is None else fork,
-            ordinal,
-            kind,
-            np.array(tokens, np.int32),
-            np.array(values, np.float32),
+            parent=parent.id if parent else b"",
+            fork=end if fork is None else fork,
+            ordinal=ordinal,
+            kind=kind,
+            tokens_T=np.array(tokens, np.int32),
+            logprobs_T=np.array(values, np.float32),
             policy=b"" if context else policy,
             sampling=Sampling(temperature=self.temperature),
             policy_step=step,
             policy_epoch=epoch,
         )
-        tree.add(made)
-        return made
+        tree.add(segment)
+        return segment
 
     def two_level(self, rewards: Sequence[float | None], tree_id: bytes = b"t" * 32) -> TreeView:
-        """root → a → (a1, a2), root → b → (b1, b2)."""
+        """Return root → a → (a1, a2), root → b → (b1, b2)."""
         tree = Tree(tree_id)
         root = self.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
         leaves = []
@@ -71,44 +74,72 @@ class Forest:
                 leaves.append(Leaf(self.segment(tree, middle, [8 + j], ordinal=j).id, 1))
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
-    def flat(self, rewards: Sequence[float | None], tree_id: bytes = b"t" * 32, lengths: Sequence[int] = ()) -> TreeView:
-        """One prompt with a completion per reward."""
+    def flat(
+        self,
+        rewards: Sequence[float | None],
+        tree_id: bytes = b"t" * 32,
+        lengths: Sequence[int] = (),
+    ) -> TreeView:
+        """Return one prompt with a completion per reward."""
         tree = Tree(tree_id)
         root = self.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
         sizes = lengths or [2] * len(rewards)
-        made = [
+        completions = [
             self.segment(tree, root, [(5 + i + k) % self.vocabulary for k in range(n)], ordinal=i)
             for i, n in enumerate(sizes)
         ]
-        leaves = [Leaf(s.id, len(s)) for s in made]
+        leaves = [Leaf(s.id, len(s)) for s in completions]
         return TreeView(tree, leaves, dict(zip(leaves, rewards, strict=True)))
 
-    def random(self, rng: np.random.Generator, segments: int = 8, longest: int = 5, begin: Sequence[int] = ()) -> TreeView:
-        """A tree with forks inside segments, context segments, equal sibling tokens, and leaves inside segments."""
+    def random(
+        self,
+        rng: np.random.Generator,
+        segments: int = 8,
+        longest: int = 5,
+        begin: Sequence[int] = (),
+    ) -> TreeView:
+        """Return a tree with forks and leaves inside segments, context, and equal siblings."""
         tree = Tree(rng.bytes(32))
         prompt = [*begin, *rng.integers(0, 6, rng.integers(1, longest + 1))]
         grown = [self.segment(tree, None, prompt, kind=Kind.PROMPT)]
         for _ in range(segments):
             parent = grown[rng.integers(len(grown))]
-            fork = int(rng.integers(1, len(parent) + 1)) if rng.random() < 0.6 or len(grown) == 1 else len(parent)
+            fork = len(parent)
+            if rng.random() < 0.6 or len(grown) == 1:
+                fork = int(rng.integers(1, len(parent) + 1))
             ordinal = sum(c.fork == fork for c in tree.children.get(parent.id, ()))
             size = int(rng.integers(1, longest + 1))
             kind = Kind.TOOL if rng.random() < 0.15 else Kind.POLICY
             logprobs = -rng.random(size) * 3 if kind is Kind.POLICY else None
             policy = b"old" if rng.random() < 0.3 else b"now"
-            tokens = rng.integers(0, 6, size)  # a small alphabet, so that siblings often begin alike
+            tokens = rng.integers(0, 6, size)  # so few that siblings often begin alike
             grown.append(
-                self.segment(tree, parent, tokens, fork=fork, ordinal=ordinal, kind=kind, logprobs=logprobs, policy=policy)
+                self.segment(
+                    tree,
+                    parent,
+                    tokens,
+                    fork=fork,
+                    ordinal=ordinal,
+                    kind=kind,
+                    logprobs=logprobs,
+                    policy=policy,
+                )
             )
         return TreeView(tree, *_leaves(tree, grown[1:], rng))
 
 
-def _leaves(tree: Tree, grown: Sequence[Segment], rng: np.random.Generator) -> tuple[list[Leaf], dict[Leaf, float | None]]:
+def _leaves(
+    tree: Tree, grown: Sequence[Segment], rng: np.random.Generator
+) -> tuple[list[Leaf], dict[Leaf, float | None]]:
     ends = [s for s in grown if s.id not in tree.children]
-    leaves = [Leaf(s.id, len(s) if rng.random() < 0.7 else int(rng.integers(1, len(s) + 1))) for s in ends]
+    leaves = [
+        Leaf(s.id, len(s) if rng.random() < 0.7 else int(rng.integers(1, len(s) + 1))) for s in ends
+    ]
     inner = [s for s in grown if s.id in tree.children]
     leaves += [Leaf(s.id, len(s)) for s in inner if rng.random() < 0.2]
-    return leaves, {leaf: None if rng.random() < 0.1 else float(rng.integers(0, 3)) for leaf in leaves}
+    return leaves, {
+        leaf: None if rng.random() < 0.1 else float(rng.integers(0, 3)) for leaf in leaves
+    }
 
 
 @pytest.fixture(scope="session")
@@ -118,12 +149,17 @@ def forest() -> Forest:
 
 @pytest.fixture(scope="session")
 def tiny_llama() -> Callable[..., Any]:
-    """Makes a tiny random Llama in a dtype."""
+    """Return a function that makes a tiny random Llama in a dtype."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     def make(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
         torch.manual_seed(seed)
-        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+        sizes = {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+        }
         heads = {
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
@@ -138,7 +174,7 @@ def tiny_llama() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tiny_llama: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face folder with a tiny random Llama."""
+    """Return a Hugging Face folder with a tiny random Llama."""
     folder: Path = tmp_path_factory.mktemp("tiny")
     tiny_llama(dtype=torch.float32).save_pretrained(folder)
     return folder

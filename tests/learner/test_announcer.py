@@ -15,7 +15,7 @@ from services.learner.announcer import Announcer
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.outlet import FolderOnly
-from tests.learner.rig import RUN, MemoryStore, grown
+from tests.learner.in_memory_learner import RUN, MemoryStore, grown
 
 
 class CheckedStore(MemoryStore):

@@ -13,7 +13,7 @@ from banyan.v1 import tree_pb2
 from banyan.wire.segments import segment_to_wire
 from services.learner import batch_attempt
 from services.learner.data import prepare
-from tests.learner.rig import MemoryStore, Rig, grown, recipe
+from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe
 
 
 def _poisoned(ordinal: int, policy: bytes, groups: Container[int] = (2,)) -> list[tree_pb2.Tree]:

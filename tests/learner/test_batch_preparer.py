@@ -11,7 +11,7 @@ from banyan.v1 import tree_pb2
 from services.learner.data import from_store
 from services.learner.data.credit import ScoredTree
 from services.learner.training import drift
-from tests.learner.rig import MemoryStore, Rig, grown, recipe
+from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe
 
 
 async def test_each_tree_is_decoded_once_and_off_the_event_loop(

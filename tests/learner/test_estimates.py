@@ -21,7 +21,7 @@ from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.trainer_thread import TorchThread
 from services.learner.weights.folder import WeightFolder
 from services.treestore.queries import export
-from tests.learner.rig import RUN, MemoryStore, grown, recipe
+from tests.learner.in_memory_learner import RUN, MemoryStore, grown, recipe
 from tests.methods.advantages.test_command import run
 
 Ends = dict[int, float]  # end of a path in tokens → reward

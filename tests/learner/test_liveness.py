@@ -16,8 +16,8 @@ from services.learner.model.load import prepare
 from services.learner.settings import LearnerSettings
 from services.learner.training.trainer import Trainer, settle
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner.rig import recipe
-from tests.learner.rows import rows_of
+from tests.learner.in_memory_learner import recipe
+from tests.learner.random_sequences import sequences_of
 from tests.learner.service_world import RUN, World, world
 from tests.learner.service_world import recipe as service_recipe
 from tests.liveness import answers_for
@@ -45,7 +45,7 @@ def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest
     settle(1)
     trainer, passes = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise()), []
     trainer.on_pass = lambda: passes.append(1)
-    rows = rows_of(forest, 1, 16)
+    rows = sequences_of(forest, 1, 16)
     trainer.step(rows, 0)
     assert len(passes) == len(rows) > 3
 

@@ -15,7 +15,7 @@ from services.chassis.weights import file
 from services.learner.checkpoints import checkpoint
 from services.learner.data.selection import Ready
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe, straight
 
 
 async def test_every_batch_makes_one_policy_in_order(tmp_path: Path, tiny_folder: Path) -> None:

@@ -57,7 +57,7 @@ async def test_health_answers_for_the_engine_and_each_loop(
     nats_server: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(
-        thread, "_LOOK_S", 600.0
+        thread, "_WATCH_S", 600.0
     )  # the node's own look at the engine, which would end it
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()

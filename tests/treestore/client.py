@@ -35,7 +35,7 @@ class Store:
     loops: "asyncio.Future[None] | None" = None
 
     async def publish(self, *items: Item, prefix: str = "") -> int:
-        """Publish messages on the log, and return the last sequence; `again` is a prefix of the
+        """Publish messages on the log, and return the last sequence; `prefix` is a prefix of the
         message ids.
         """
         sequence = 0

@@ -7,7 +7,6 @@ are grown without a claim, too, and with one as in production, where only epochs
 it issued, and later ones change nothing.
 """
 
-import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -27,7 +26,6 @@ from hypothesis.stateful import (
 from banyan.errors import Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.control import progress
 from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
@@ -35,8 +33,9 @@ from services.treestore.storage.database import Database
 from services.treestore.storage.settings import Settings
 from services.treestore.training import batches
 from services.treestore.unit_of_work.completion import owed
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, GROWING, GroupState, LeafRow
+from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, GROWING, LeafRow
 from tests.treestore.forge import Forge, World
+from tests.treestore.sums import check_sums
 
 GROUPS, SIZE = 3, 2
 PLACES = [(ordinal, index) for ordinal in range(GROUPS) for index in range(SIZE)]
@@ -288,41 +287,6 @@ class Delivery(RuleBasedStateMachine):
         return self.reference[place]
 
     reference: dict[tuple[int, int], tree_pb2.Tree]
-
-
-def check_sums(world: World) -> None:
-    """Check that every tally equals the sum of its rows."""
-    check_groups(world)
-    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
-    rows = [t for t in world.rows(schema.trees) if not t.label]
-    assert read.samples.sampled_tokens == sum(t.sampled_tokens for t in rows)
-    assert read.samples.leaves == sum(t.leaves for t in rows if t.state != GROWING)
-    done = [t for t in rows if t.state in (CLOSED, CONSUMED)]
-    assert read.samples.scored + read.samples.unscorable == sum(t.leaves for t in done)
-    values = sum((t.mean_reward or 0.0) * t.leaves for t in done)
-    assert abs(read.samples.reward_sum - values) < 1e-9
-
-
-def check_groups(world: World) -> None:
-    """Check that the counts of groups are those of the rows."""
-    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
-    rows = [t for t in world.rows(schema.trees) if not t.label]
-    groups = [g for g in world.rows(schema.groups) if not g.label]
-    states = [GroupState(g.state) for g in groups]
-    assert (
-        read.groups.open,
-        read.groups.closed,
-        read.groups.consumed,
-        read.groups.dropped,
-    ) == tuple(
-        states.count(s)
-        for s in (GroupState.OPEN, GroupState.CLOSED, GroupState.CONSUMED, GroupState.DROPPED)
-    )
-    whole = {g.ordinal for g in groups if g.opened == g.size}
-    assert read.groups.opened == next(n for n in itertools.count() if n not in whole)
-    assert all(
-        g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups
-    )
 
 
 @pytest.mark.parametrize("rebuild", [False, True], ids=["as in production", "rebuilding"])

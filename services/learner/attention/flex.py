@@ -1,6 +1,7 @@
-"""Tree attention on CUDA: FlexAttention with a block mask that is made of each token's node, subtree and position.
+"""Tree attention on CUDA: FlexAttention with a block mask of nodes, subtrees and positions.
 
-Compiled there. Without CUDA it runs eagerly, which is slow and holds all scores: tests compare its mask so.
+Compiled there. Without CUDA it runs eagerly, which is slow and holds all scores: tests compare its
+mask that way.
 """
 
 from collections.abc import Callable
@@ -17,36 +18,42 @@ from torch.nn.attention.flex_attention import (
 
 from services.learner.attention.mask import TokenIntervals, TreeMask
 
-Sees = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+MaskFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def sees(facts: TokenIntervals, trunk: int, block_N: torch.Tensor, window: int | None) -> Sees:
-    """Whether the token at place q sees the one at k, for FlexAttention: what all blocks share, or its own node's or one
-    above, not behind it; and within the window along the path."""
-    enter, leave, position = facts
+def mask_function(
+    intervals: TokenIntervals, trunk: int, block_U: torch.Tensor, window: int | None
+) -> MaskFunction:
+    """Return FlexAttention's mask: true if the token at place q attends to the one at place k.
+
+    It does if k is not behind it, lies in the trunk or in its own node or one above, and within the
+    window along the path.
+    """
+    enter, leave, position = intervals
 
     def mask(
         batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
     ) -> torch.Tensor:
-        above = (block_N[q] == block_N[k]) & (enter[k] <= enter[q]) & (enter[q] <= leave[k])
-        found = (q >= k) & ((k < trunk) | above)
-        return found if window is None else found & (position[q] - position[k] < window)
+        in_subtree = (enter[k] <= enter[q]) & (enter[q] <= leave[k])
+        above = (block_U[q] == block_U[k]) & in_subtree
+        visible = (q >= k) & ((k < trunk) | above)
+        return visible if window is None else visible & (position[q] - position[k] < window)
 
     return mask
 
 
 def block_mask(tree: TreeMask, window: int | None) -> BlockMask:
-    """Made once a row and window."""
+    """Return the block mask, made once per sequence and window."""
 
     def make(window: int | None) -> BlockMask:
-        device, tokens = tree.facts.enter.device, len(tree.facts.enter)
+        device, tokens = tree.intervals.enter.device, len(tree.intervals.enter)
         sizes = torch.tensor([tree.trunk, *tree.sizes], device=device)
-        block_N = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
-        seen = sees(tree.facts, tree.trunk, block_N, window)
-        return create_block_mask(seen, None, None, tokens, tokens, device=str(device))
+        block_U = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
+        function = mask_function(tree.intervals, tree.trunk, block_U, window)
+        return create_block_mask(function, None, None, tokens, tokens, device=str(device))
 
-    made: BlockMask = tree.once("block mask", window, make)
-    return made
+    mask: BlockMask = tree.cached("block mask", window, make)
+    return mask
 
 
 @cache
@@ -59,13 +66,17 @@ def attend(
     key: torch.Tensor,
     value: torch.Tensor,
     tree: TreeMask,
+    *,
     scale: float,
     window: int | None,
     cap: float | None,
     sink_H: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[1, heads, tokens, width] each, keys with fewer heads or as many → [1, tokens, heads, width]. A sink only takes its
-    share of the softmax, which the log-sum-exp of the other scores tells."""
+    """Attend: [1, heads, tokens, width] each → [1, tokens, heads, width].
+
+    Keys have as many heads as queries, or fewer. A sink only takes its share of the softmax, which
+    follows from the log-sum-exp of the other scores.
+    """
 
     def capped(score: torch.Tensor, *place: torch.Tensor) -> torch.Tensor:
         return cap * torch.tanh(score / cap)  # type: ignore[operator]
@@ -75,15 +86,12 @@ def attend(
         "score_mod": None if cap is None else capped,
         "block_mask": block_mask(tree, window),
         "scale": scale,
+        "enable_gqa": query.shape[1] != key.shape[1],
     }
-    grouped = query.shape[1] != key.shape[1]
     if sink_H is None:
-        seen = function(query, key, value, **settings, enable_gqa=grouped)
+        output = function(query, key, value, **settings)
     else:
-        seen, aux = function(
-            query, key, value, **settings, enable_gqa=grouped, return_aux=AuxRequest(lse=True)
-        )
-        seen = (seen * torch.sigmoid(aux.lse - sink_H.float()[None, :, None])[..., None]).to(
-            seen.dtype
-        )
-    return seen.transpose(1, 2).contiguous()  # type: ignore[no-any-return]
+        output, aux = function(query, key, value, **settings, return_aux=AuxRequest(lse=True))
+        share = torch.sigmoid(aux.lse - sink_H.float()[None, :, None])
+        output = (output * share[..., None]).to(output.dtype)
+    return output.transpose(1, 2).contiguous()  # type: ignore[no-any-return]

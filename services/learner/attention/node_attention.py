@@ -1,89 +1,113 @@
-"""Attention node by node: a long node's queries against its own keys, and its subtree's queries against them, without a
-mask; units of short nodes against themselves and what is above them, with one.
+"""Attention node by node (ADR 029, ADR 038).
 
-Each product of long nodes is one call of PyTorch's fused kernel for CPUs, which says with its output the log-sum-exp of its
-scores. Units are plain batched products in float32: to that kernel they would be a few queries at a time. A token's parts
-(its unit's, and one of each long node above) are merged by their log-sum-exp. The backward pass takes the merged output and
-log-sum-exp, so each part's gradient is exact, and no probability is stored from one pass to the other.
+Queries of a long node meet its own keys, and queries of its subtree meet them too, without a mask;
+units of short nodes meet themselves and the short nodes above, with one.
+
+Each product of long nodes is one call of PyTorch's fused kernel for CPUs, which returns the
+log-sum-exp of its scores with its output. Units are plain batched products in float32: to that
+kernel they would be a few queries at a time. The contributions to a token (of its unit, and of each
+long node above) are merged by their log-sum-exp. The backward pass takes the merged output and
+log-sum-exp, so the gradient of each contribution is exact, and no probability is stored between the
+passes.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from services.learner.attention.blocks import Units
-from services.learner.attention.matmuls import Calls, Own
+from services.learner.attention.matmuls import CausalRun, Matmuls
+from services.learner.attention.units import UnitStack
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-class Part:
-    """Some units of one shape. Tensors of a row: [1, heads, tokens, width], of a part: [units, heads, …]."""
+class UnitBatch:
+    """Some units of one stack, computed at a time.
 
-    def __init__(self, made: Units, units: slice) -> None:
-        query_U_Q, kept_U_Q, key_U_K = (
-            x[units] for x in (made.query_U_Q, made.kept_U_Q, made.key_U_K)
-        )
-        self.units = len(query_U_Q)
-        self.query, self.key = (torch.from_numpy(x).flatten() for x in (query_U_Q, key_U_K))
-        self.kept = None if kept_U_Q.all() else torch.from_numpy(kept_U_Q).flatten().nonzero()[:, 0]
+    Tensors of a sequence are [1, heads, tokens, width], those of a batch [units, heads, …].
+    """
+
+    def __init__(self, stack: UnitStack, units: slice) -> None:
+        query_A_Q = stack.query_A_Q[units]
+        kept_A_Q = stack.kept_A_Q[units]
+        self.units = len(query_A_Q)
+        self.query = torch.from_numpy(query_A_Q).flatten()
+        self.key = torch.from_numpy(stack.key_A_K[units]).flatten()
+        self.kept = None if kept_A_Q.all() else torch.from_numpy(kept_A_Q).flatten().nonzero()[:, 0]
         self.place = self.query if self.kept is None else self.query[self.kept]
-        self.hidden = torch.from_numpy(~made.sees(units))[:, None]
+        self.hidden = torch.from_numpy(~stack.visible(units))[:, None]
 
-    def taken(self, tensor: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """[units, heads, places of a unit, width], in at least float32."""
-        found = tensor[0].transpose(0, 1).index_select(0, place)
-        found = found.to(torch.promote_types(tensor.dtype, torch.float32))
-        return found.view(self.units, -1, *found.shape[1:]).transpose(1, 2)
+    def select(self, tensor: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """Return [units, heads, places of a unit, width], in at least float32."""
+        selected = tensor[0].transpose(0, 1).index_select(0, place)
+        selected = selected.to(torch.promote_types(tensor.dtype, torch.float32))
+        return selected.view(self.units, -1, *selected.shape[1:]).transpose(1, 2)
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """[units, heads, queries, keys]; −inf where a query does not see a key."""
+        """Return [units, heads, queries, keys]; −inf where a query does not attend to a key."""
         return torch.matmul(query, key.transpose(2, 3)).masked_fill_(self.hidden, float("-inf"))
 
-    def slope(self, grad: torch.Tensor) -> torch.Tensor:
-        """The queries' gradients; those that only fill up have none."""
-        found = self.taken(grad, self.query)
+    def query_gradient(self, grad: torch.Tensor) -> torch.Tensor:
+        """Return the gradients of the output at the queries; 0 for padding."""
+        selected = self.select(grad, self.query)
         if self.kept is None:
-            return found
-        left = torch.zeros(len(self.query), dtype=found.dtype).index_fill_(0, self.kept, 1.0)
-        return found * left.view(self.units, 1, -1, 1)
+            return selected
+        kept = torch.zeros(len(self.query), dtype=selected.dtype).index_fill_(0, self.kept, 1.0)
+        return selected * kept.view(self.units, 1, -1, 1)
 
-    def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """What was computed of the queries, to their places."""
-        rows = _rows(part)
-        whole[0].transpose(0, 1).index_copy_(
-            0, self.place, rows if self.kept is None else rows[self.kept]
-        )
+    def put_queries(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Copy values of the queries to their places in the sequence."""
+        by_place = _by_place(part)
+        values = by_place if self.kept is None else by_place[self.kept]
+        whole[0].transpose(0, 1).index_copy_(0, self.place, values)
 
-    def add(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Gradients of the keys, to their places: several units have the same ones above them."""
-        rows = _rows(part).flatten(1)
-        at = self.key[:, None].expand(-1, rows.shape[1])
-        whole[0].transpose(0, 1).view(whole.shape[2], -1).scatter_add_(0, at, rows)
+    def add_keys(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Add values of the keys at their places: several units share the keys above them."""
+        by_place = _by_place(part).flatten(1)
+        at = self.key[:, None].expand(-1, by_place.shape[1])
+        whole[0].transpose(0, 1).view(whole.shape[2], -1).scatter_add_(0, at, by_place)
 
 
-def _rows(part: torch.Tensor) -> torch.Tensor:
+def _by_place(part: torch.Tensor) -> torch.Tensor:
+    """[units, heads, places, width] → [units · places, heads, width]."""
     return part.transpose(1, 2).reshape(-1, part.shape[1], part.shape[3])
 
 
-def _parts(made: Units) -> Iterator[Part]:
-    """As many units at a time as their scores may take."""
-    return (
-        Part(made, slice(at, at + made.at_once))
-        for at in range(0, len(made.query_U_Q), made.at_once)
-    )
+def _batches(stack: UnitStack) -> Iterator[UnitBatch]:
+    """Yield as many units at a time as their scores may take."""
+    for at in range(0, len(stack.query_A_Q), stack.at_once):
+        yield UnitBatch(stack, slice(at, at + stack.at_once))
 
 
-class Products:
-    """A row's products as the kernel takes them, made once for all layers."""
+class PreparedMatmuls:
+    """A sequence's products as the kernel takes them, made once for all layers."""
 
-    def __init__(self, made: Calls) -> None:
-        self.own, self.below = made.own, made.below
-        self.parts = tuple(part for one in made.stacks for part in _parts(one))
+    def __init__(self, matmuls: Matmuls) -> None:
+        self.own, self.below = matmuls.own, matmuls.below
+        self.batches = tuple(batch for stack in matmuls.stacks for batch in _batches(stack))
+
+
+class _Saved(NamedTuple):
+    """Tensors of a backward pass: gradient of the output, inputs, output, and log-sum-exp."""
+
+    grad: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    output: torch.Tensor
+    lse: torch.Tensor
+
+
+class _Gradients(NamedTuple):
+    """Gradients of the inputs, in at least float32."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
 
 
 class _NodeAttention(torch.autograd.Function):
@@ -95,123 +119,145 @@ class _NodeAttention(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        made: Products,
+        matmuls: PreparedMatmuls,
         scale: float,
     ) -> torch.Tensor:
-        seen, total = _first(query, key, value, made, scale)
-        for span in made.below:
+        output, lse = _own_products(query, key, value, matmuls, scale)
+        for span in matmuls.below:
             keys, rest = slice(span.start, span.stop), slice(span.stop, span.end)
-            part, said = _forward(
+            part, part_lse = _forward(
                 query[:, :, rest], key[:, :, keys], value[:, :, keys], scale=scale
             )
-            _merge(seen[:, :, rest], total[:, :, rest], part, said)
-        out = seen.transpose(1, 2).to(query.dtype)
-        ctx.save_for_backward(query, key, value, out, total)
-        ctx.made, ctx.scale = made, scale
-        return out
+            _merge(output[:, :, rest], lse[:, :, rest], part, part_lse)
+        merged = output.transpose(1, 2).to(query.dtype)
+        ctx.save_for_backward(query, key, value, merged, lse)
+        ctx.matmuls, ctx.scale = matmuls, scale
+        return merged
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, out, total = ctx.saved_tensors
-        grad, out = grad.transpose(1, 2), out.transpose(1, 2)
-        found = [_wide(query), *(_wide(x, zero=bool(ctx.made.parts)) for x in (key, value))]
-        for own in ctx.made.own:
-            parts = [_apart(x, own) for x in (grad, query, key, value, out)]
-            made = _backward(
-                *parts, _apart(total[..., None], own)[..., 0], 0.0, True, scale=ctx.scale
-            )
-            for whole, part in zip(found, made, strict=True):
-                _apart(whole, own).copy_(part)
-        for part in ctx.made.parts:
-            _back(part, found, (grad, query, key, value, out, total), ctx.scale)
-        for span in ctx.made.below:
+        query, key, value, merged, lse = ctx.saved_tensors
+        saved = _Saved(grad.transpose(1, 2), query, key, value, merged.transpose(1, 2), lse)
+        added = bool(ctx.matmuls.batches)  # units add to the gradients of keys
+        gradients = _Gradients(_wide(query), _wide(key, zero=added), _wide(value, zero=added))
+        for run in ctx.matmuls.own:
+            _own_backward(run, gradients, saved, ctx.scale)
+        for batch in ctx.matmuls.batches:
+            _units_backward(batch, gradients, saved, ctx.scale)
+        for span in ctx.matmuls.below:
             keys, rest = slice(span.start, span.stop), slice(span.stop, span.end)
-            given = [
-                grad[:, :, rest],
+            parts = _backward(
+                saved.grad[:, :, rest],
                 query[:, :, rest],
                 key[:, :, keys],
                 value[:, :, keys],
-                out[:, :, rest],
-            ]
-            made = _backward(*given, total[:, :, rest], 0.0, False, scale=ctx.scale)
-            for whole, part, at in zip(found, made, (rest, keys, keys), strict=True):
-                whole[:, :, at] += part
-        return (*(x.to(query.dtype) for x in found), None, None)
+                saved.output[:, :, rest],
+                lse[:, :, rest],
+                0.0,
+                False,
+                scale=ctx.scale,
+            )
+            for gradient, part, at in zip(gradients, parts, (rest, keys, keys), strict=True):
+                gradient[:, :, at] += part
+        return (*(gradient.to(query.dtype) for gradient in gradients), None, None)
 
 
-def _back(
-    part: Part, found: list[torch.Tensor], saved: tuple[torch.Tensor, ...], scale: float
-) -> None:
-    """Gradients of the units' queries; those of their keys are added to what is there."""
-    grad, query, key, value, out, total = saved
-    slope, q = part.slope(grad), part.taken(query, part.query).mul_(scale)
-    k, v = part.taken(key, part.key), part.taken(value, part.key)
-    weight = part.scores(q, k).sub_(part.taken(total[..., None], part.query)).exp_()
-    drawn = (slope * part.taken(out, part.query)).sum(-1, keepdim=True)
-    part.add(found[2], torch.matmul(weight.transpose(2, 3), slope))
-    weight *= torch.matmul(slope, v.transpose(2, 3)).sub_(drawn)
-    part.put(found[0], torch.matmul(weight, k).mul_(scale))
-    part.add(found[1], torch.matmul(weight.transpose(2, 3), q))
+def _own_backward(run: CausalRun, gradients: _Gradients, saved: _Saved, scale: float) -> None:
+    """Set the gradients of long nodes by their products with themselves."""
+    inputs = [_nodes(x, run) for x in saved[:5]]
+    lse = _nodes(saved.lse[..., None], run)[..., 0]
+    parts = _backward(*inputs, lse, 0.0, True, scale=scale)
+    for gradient, part in zip(gradients, parts, strict=True):
+        _nodes(gradient, run).copy_(part)
 
 
-def _first(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float
+def _units_backward(batch: UnitBatch, gradients: _Gradients, saved: _Saved, scale: float) -> None:
+    """Set the gradients of the units' queries; add those of their keys."""
+    grad = batch.query_gradient(saved.grad)
+    query = batch.select(saved.query, batch.query).mul_(scale)
+    key = batch.select(saved.key, batch.key)
+    value = batch.select(saved.value, batch.key)
+    lse = batch.select(saved.lse[..., None], batch.query)
+    weight = batch.scores(query, key).sub_(lse).exp_()
+    mean = (grad * batch.select(saved.output, batch.query)).sum(-1, keepdim=True)
+    batch.add_keys(gradients.value, torch.matmul(weight.transpose(2, 3), grad))
+    weight *= torch.matmul(grad, value.transpose(2, 3)).sub_(mean)
+    batch.put_queries(gradients.query, torch.matmul(weight, key).mul_(scale))
+    batch.add_keys(gradients.key, torch.matmul(weight.transpose(2, 3), query))
+
+
+def _own_products(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    matmuls: PreparedMatmuls,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Long nodes with themselves, units with what they see: [1, heads, tokens, width] and log-sum-exp [1, heads, tokens]."""
-    seen, total = _wide(query), _wide(query[..., :1])
-    for own in made.own:
-        part, said = _forward(
-            *(_apart(x, own) for x in (query, key, value)), is_causal=True, scale=scale
-        )
-        _apart(seen, own).copy_(part)
-        _apart(total, own).copy_(said[..., None])
-    for units in made.parts:
-        k, v = units.taken(key, units.key), units.taken(value, units.key)
-        weight = units.scores(units.taken(query, units.query).mul_(scale), k)
-        most = weight.amax(-1, keepdim=True)
-        sums = weight.sub_(most).exp_().sum(-1, keepdim=True)
-        units.put(seen, torch.matmul(weight, v).div_(sums))
-        units.put(total, most + sums.log())
-    return seen, total[..., 0]
+    """Attend from long nodes to themselves, and from units to all that they see.
+
+    Return the output [1, heads, tokens, width] and the log-sum-exp [1, heads, tokens].
+    """
+    output, lse = _wide(query), _wide(query[..., :1])
+    for run in matmuls.own:
+        inputs = (_nodes(x, run) for x in (query, key, value))
+        part, part_lse = _forward(*inputs, is_causal=True, scale=scale)
+        _nodes(output, run).copy_(part)
+        _nodes(lse, run).copy_(part_lse[..., None])
+    for batch in matmuls.batches:
+        batch_key, batch_value = batch.select(key, batch.key), batch.select(value, batch.key)
+        weight = batch.scores(batch.select(query, batch.query).mul_(scale), batch_key)
+        largest = weight.amax(-1, keepdim=True)
+        sums = weight.sub_(largest).exp_().sum(-1, keepdim=True)
+        batch.put_queries(output, torch.matmul(weight, batch_value).div_(sums))
+        batch.put_queries(lse, largest + sums.log())
+    return output, lse[..., 0]
 
 
 def _wide(like: torch.Tensor, zero: bool = False) -> torch.Tensor:
-    """[1, heads, tokens, width] in at least float32, a token's heads side by side."""
+    """Return a new [1, heads, tokens, width] in at least float32, a token's heads side by side."""
     one, heads, tokens, width = like.shape
     make = torch.zeros if zero else torch.empty
     wide = torch.promote_types(like.dtype, torch.float32)
     return make(one, tokens, heads, width, dtype=wide, device=like.device).transpose(1, 2)
 
 
-def _apart(tensor: torch.Tensor, own: Own) -> torch.Tensor:
-    """A view [count, heads, size, width] of the nodes of one call."""
-    run = tensor[0, :, own.start : own.stop]
-    return run.view(len(run), own.count, own.size, run.shape[2]).transpose(0, 1)
+def _nodes(tensor: torch.Tensor, run: CausalRun) -> torch.Tensor:
+    """Return a view [count, heads, size, width] of the nodes of a run."""
+    part = tensor[0, :, run.start : run.stop]
+    return part.view(len(part), run.count, run.size, part.shape[2]).transpose(0, 1)
 
 
-def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: torch.Tensor) -> None:
-    """Takes in what a part of the keys gave: both are weighted by their share of the sum of exponentials."""
-    seen.lerp_(part.to(seen.dtype), torch.sigmoid(said - total)[..., None])
-    torch.logaddexp(total, said, out=total)
+def _merge(
+    output: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor
+) -> None:
+    """Merge the output over some more keys, each weighted by its share of the exponentials."""
+    output.lerp_(part.to(output.dtype), torch.sigmoid(part_lse - lse)[..., None])
+    torch.logaddexp(lse, part_lse, out=lse)
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    matmuls: PreparedMatmuls,
+    scale: float,
 ) -> torch.Tensor:
-    """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all.
+    """Attend: [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all.
 
-    The kernel wants one width: narrower values (latent attention, DeepSeek) or queries are filled up with zeros, which add
-    nothing to scores, and columns of zeros to the output.
+    The kernel wants one width: narrower values (latent attention, DeepSeek) or queries are padded
+    with zeros, which add nothing to scores, and columns of zeros to the output.
     """
     width = max(query.shape[-1], value.shape[-1])
-    filled = (
-        pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (query, key, value)
-    )
-    same = (x.to(value.dtype) for x in filled)  # autocast turns rotated ones to float32
-    whole = (
-        x if x.stride(-1) == 1 else x.contiguous() for x in same
-    )  # the kernel reads on without asking
+
+    def prepared(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape[-1] < width:
+            tensor = pad(tensor, (0, width - tensor.shape[-1]))
+        tensor = tensor.to(value.dtype)  # autocast turns rotated ones to float32
+        # The kernel reads on without checking the last stride.
+        return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+    inputs = [prepared(tensor) for tensor in (query, key, value)]
     with torch.autocast(value.device.type, enabled=False):
-        seen = _NodeAttention.apply(*whole, made, scale)  # type: ignore[no-untyped-call]
-    return seen[..., : value.shape[-1]]  # type: ignore[no-any-return]
+        output = _NodeAttention.apply(*inputs, matmuls, scale)  # type: ignore[no-untyped-call]
+    return output[..., : value.shape[-1]]  # type: ignore[no-any-return]

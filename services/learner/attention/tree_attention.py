@@ -1,7 +1,8 @@
-"""Tree attention for Hugging Face models: a token sees its ancestors and itself only. Registered as `banyan_tree`.
+"""Tree attention for Hugging Face models: a token attends to its ancestors and itself only.
 
-Linear layers run over all tokens of a row without padding; only attention knows the tree, which comes as `tree=`. Of the
-ways to compute it the row's cost model takes the cheapest (ADR 029). What all blocks of a row share is computed once.
+Registered as `banyan_tree`. Linear layers run over all tokens of a sequence without padding; only
+attention knows the tree, which comes as `tree=`. The sequence's cost model chooses the cheapest
+method (ADR 029). Attention within the trunk that all blocks share is computed once.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from transformers import AttentionInterface
 from banyan.errors import NotReady
 from services.chassis.model_checks import attention_keywords
 from services.learner.attention import flex, node_attention
-from services.learner.attention.cost_model import Way
+from services.learner.attention.cost_model import AttentionMethod
 from services.learner.attention.mask import TreeMask
 
 NAME = "banyan_tree"
@@ -22,7 +23,7 @@ _READER = "tree attention"
 
 
 class Heads(NamedTuple):
-    """Each [1, heads, tokens, width]."""
+    """Queries, keys and values, [1, heads, tokens, width] each."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -31,10 +32,13 @@ class Heads(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """How a layer computes its attention scores: a factor, a window along the path, a soft cap, and sinks.
+    """Settings of a layer's attention scores.
 
-    A soft cap c makes c · tanh(score / c) of a score (Gemma 2, arXiv 2408.00118, section 2). A sink, one number a query
-    head, is one more score that has no value (gpt-oss).
+    scale: factor of the scores.
+    window: most positions back along the path; None for all.
+    cap: soft cap c, which turns a score into c · tanh(score / c) (Gemma 2, arXiv 2408.00118,
+        section 2); None for none.
+    sink_H: one more score per query head that has no value (gpt-oss); None for none.
     """
 
     scale: float
@@ -44,7 +48,7 @@ class Layer:
 
     @property
     def fusible(self) -> bool:
-        """Whether the fused kernel computes its scores."""
+        """True if the fused kernel computes its scores."""
         return self.cap is None and self.sink_H is None
 
 
@@ -62,57 +66,78 @@ def tree_attention(
     tree: TreeMask | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention. Tensors are [1, heads, tokens, width], the output [1, tokens, heads, width].
+    """Compute scaled dot-product attention: [1, heads, tokens, width] → [1, tokens, heads, width].
 
-    Raises NotReady for keywords that are not understood; the tree is the mask, so a model must not add one of its own.
+    The tree is the mask, so a model must not add one of its own. Raise NotReady for keywords that
+    are not understood.
     """
     if tree is None:
         kind = getattr(getattr(module, "config", None), "model_type", "unknown")
-        layer = type(module).__name__
         raise NotReady(
-            f"model type {kind!r}: {layer} does not hand `tree=` to its attention; this model cannot be packed yet"
+            f"model type {kind!r}: {type(module).__name__} does not hand `tree=` to its attention; "
+            "this model cannot be packed yet"
         )
     attention_keywords.check(module, _READER, {"attention_mask": attention_mask, **more}, dropout)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(
-        Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap, s_aux)
-    ), None
+    layer = Layer(
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=tree.window(sliding_window),
+        cap=softcap,
+        sink_H=s_aux,
+    )
+    return attend(Heads(query, key, value), tree, layer), None
 
 
-def attend(heads: Heads, tree: TreeMask, layer: Layer, way: Way | None = None) -> torch.Tensor:
-    """Tree attention by the cheapest way, or by the one that is named. Heads of keys may be fewer than those of queries."""
-    way = tree.way(layer.window, not layer.fusible) if way is None else way
-    if way is Way.BLOCK_MASK:
-        return flex.attend(*heads, tree, layer.scale, layer.window, layer.cap, layer.sink_H)
-    full = Heads(heads.query, *(_repeated(x, heads.query.shape[1]) for x in heads[1:]))
-    if way is Way.NODES:
-        return node_attention.attend(*full, tree.products(), layer.scale)
-    cut = [torch.split_with_sizes(x, [tree.trunk, x.shape[2] - tree.trunk], 2) for x in full]
+def attend(
+    heads: Heads, tree: TreeMask, layer: Layer, method: AttentionMethod | None = None
+) -> torch.Tensor:
+    """Attend by the cheapest method, or by the one that is named.
+
+    Keys have as many heads as queries, or fewer.
+    """
+    if method is None:
+        method = tree.method(layer.window, layer.fusible)
+    if method is AttentionMethod.BLOCK_MASK:
+        return flex.attend(
+            *heads,
+            tree,
+            scale=layer.scale,
+            window=layer.window,
+            cap=layer.cap,
+            sink_H=layer.sink_H,
+        )
+    query_heads = heads.query.shape[1]
+    key, value = _repeated(heads.key, query_heads), _repeated(heads.value, query_heads)
+    full = Heads(heads.query, key, value)
+    if method is AttentionMethod.NODES:
+        return node_attention.attend(*full, tree.prepared_matmuls(), layer.scale)
+    sizes = [tree.trunk, full.query.shape[2] - tree.trunk]
+    cut = [torch.split_with_sizes(x, sizes, 2) for x in full]
     trunk, own = (Heads(*parts) for parts in zip(*cut, strict=True))
-    seen = (_padded if way is Way.PADDED else _by_block)(own, trunk, tree, layer)
+    by_method = _padded if method is AttentionMethod.PADDED else _by_block
+    output = by_method(own, trunk, tree, layer)
     if tree.trunk:
-        seen = torch.cat([_masked(trunk, tree.of_trunk(layer.window), layer), seen], 2)
-    return seen.transpose(1, 2).contiguous()
+        output = torch.cat([_masked(trunk, tree.of_trunk(layer.window), layer), output], 2)
+    return output.transpose(1, 2).contiguous()
 
 
 def _repeated(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """As many heads as queries have."""
+    """Repeat each head until there are `heads`."""
     groups = heads // tensor.shape[1]
     return tensor.repeat_interleave(groups, 1) if groups > 1 else tensor
 
 
 def _by_block(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Tensor:
-    """A product per block."""
+    """Attend with a product per block."""
     cut = (torch.split_with_sizes(x, tree.sizes, 2) for x in own)
-    seen = [
-        _masked(Heads(q, torch.cat([trunk.key, k], 2), torch.cat([trunk.value, v], 2)), mask, layer)
-        for q, k, v, mask in zip(*cut, tree.blocks(layer.window), strict=True)
-    ]
-    return torch.cat(seen, 2)
+    outputs = []
+    for query, key, value, mask in zip(*cut, tree.blocks(layer.window), strict=True):
+        keys, values = torch.cat([trunk.key, key], 2), torch.cat([trunk.value, value], 2)
+        outputs.append(_masked(Heads(query, keys, values), mask, layer))
+    return torch.cat(outputs, 2)
 
 
 def _masked(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
-    """The fused kernel, which knows neither caps nor sinks: then scores are held."""
+    """Attend with the fused kernel, or hold the scores for a cap or a sink, which it lacks."""
     if not layer.fusible:
         return _held(heads, mask, layer)
     return F.scaled_dot_product_attention(
@@ -121,34 +146,33 @@ def _masked(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
 
 
 def _held(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
-    """Scores and softmax in at least float32, as in the fused kernel."""
+    """Attend with scores and softmax held in at least float32, as in the fused kernel."""
     wide = torch.promote_types(heads.query.dtype, torch.float32)
     scores = torch.matmul(heads.query.to(wide) * layer.scale, heads.key.to(wide).transpose(2, 3))
     if layer.cap is not None:
         scores = layer.cap * torch.tanh(scores / layer.cap)
     scores = scores + mask
-    if layer.sink_H is not None:
+    if layer.sink_H is None:
+        weights = scores.softmax(-1)
+    else:
         sink = layer.sink_H.to(wide).view(1, -1, 1, 1).expand(len(scores), -1, scores.shape[2], 1)
-        return torch.matmul(
-            torch.cat([scores, sink], -1).softmax(-1)[..., :-1].to(heads.value.dtype), heads.value
-        )
-    return torch.matmul(scores.softmax(-1).to(heads.value.dtype), heads.value)
+        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+    return torch.matmul(weights.to(heads.value.dtype), heads.value)
 
 
 def _padded(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Tensor:
-    """All blocks at once, padded to the longest."""
-    q, k, v = (_stacked(x, tree) for x in own)
+    """Attend in all blocks at once, padded to the longest."""
+    query, key, value = (_stacked(x, tree) for x in own)
     if tree.trunk:
-        k, v = (
-            torch.cat([above.expand(len(x), -1, -1, -1), x], 2)
-            for above, x in ((trunk.key, k), (trunk.value, v))
-        )
-    seen = _held(Heads(q, k, v), tree.padded(layer.window), layer)
-    return torch.cat([part[:, :n] for part, n in zip(seen, tree.sizes, strict=True)], 1)[None]
+        key = torch.cat([trunk.key.expand(len(key), -1, -1, -1), key], 2)
+        value = torch.cat([trunk.value.expand(len(value), -1, -1, -1), value], 2)
+    output = _held(Heads(query, key, value), tree.padded(layer.window), layer)
+    unpadded = [block[:, :size] for block, size in zip(output, tree.sizes, strict=True)]
+    return torch.cat(unpadded, 1)[None]
 
 
 def _stacked(tensor: torch.Tensor, tree: TreeMask) -> torch.Tensor:
-    """[1, heads, tokens, width] as [blocks, heads, longest, width]."""
+    """[1, heads, tokens, width] → [blocks, heads, longest, width]."""
     if min(tree.sizes) == tree.longest:
         heads, _, width = tensor.shape[1:]
         return tensor[0].view(heads, len(tree.sizes), tree.longest, width).transpose(0, 1)

@@ -1,7 +1,7 @@
-"""From closed groups to advantages: which leaves take part, what each is worth, and why a group teaches nothing.
+"""From closed groups to advantages: the leaves that take part, and what each is worth. Pure.
 
-Pure. Decides staleness before advantages are estimated, whitens over the batch where the estimator asks for it, and sums
-the batch up for its row in the store.
+Decides staleness before advantages are estimated, and whitens or shapes them over the batch if the
+estimator asks for it. A group that teaches nothing carries the reason (`advantages.skip`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,12 @@ Stale = Callable[[Tree, Leaf], bool]
 
 @dataclass(frozen=True, slots=True)
 class ScoredTree:
-    """A closed tree with its leaves and their rewards, None where unscorable, and what else is known of it. replayed: an
-    earlier batch consumed it; how old it may be was decided when it was drawn."""
+    """A closed tree with the rewards of its leaves.
+
+    rewards: None for a leaf that could not be scored.
+    facts: whatever else is known of the tree.
+    replayed: an earlier batch consumed it; its age was judged when the replay was drawn.
+    """
 
     tree: Tree
     leaves: Sequence[Leaf]
@@ -36,8 +40,11 @@ class ScoredTree:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A group with its advantages. `stale`: the leaves that left it because of their age. `replayed`: places of the trees
-    that an earlier batch consumed."""
+    """A group with its advantages.
+
+    stale: scored leaves that were left out because of their age.
+    replayed: indices of the trees that an earlier batch consumed.
+    """
 
     group: GroupTrees
     advantages: Advantages
@@ -48,21 +55,24 @@ class Credit:
 def view_of(
     scored: ScoredTree, stale: Stale, by_steps: bool = False
 ) -> tuple[TreeView, list[Leaf]]:
-    """The view in which stale leaves have no reward; and those of them that had one. by_steps: rewards of places inside
-    paths count, so a path on which one could not be scored has no reward either: never one of 0."""
-    aging = (
-        []
-        if scored.replayed
-        else [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
-    )
+    """Return the view in which stale leaves have no reward, and the scored leaves among those.
+
+    by_steps: rewards of places inside paths count. A path on which one of them could not be scored
+    then has no reward either, as a reward of 0 would be made up.
+    """
+    aging: list[Leaf] = []
+    if not scored.replayed:
+        aging = [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
     old = {leaf for leaf in aging if stale(scored.tree, leaf)}
-    gone = old | (_unknown(scored) if by_steps and scored.facts.unscorable else set())
-    rewards = {leaf: None if leaf in gone else scored.rewards.get(leaf) for leaf in scored.leaves}
+    excluded = old | (_unknown(scored) if by_steps and scored.facts.unscorable else set())
+    rewards = {
+        leaf: None if leaf in excluded else scored.rewards.get(leaf) for leaf in scored.leaves
+    }
     return TreeView(scored.tree, scored.leaves, rewards, scored.facts), sorted(old)
 
 
 def _unknown(scored: ScoredTree) -> set[Leaf]:
-    """The leaves whose paths pass a place that could not be scored."""
+    """Return the leaves whose paths pass a place that could not be scored."""
     above = {segment.id: (segment.parent, segment.fork) for segment in scored.tree}
     return {leaf for leaf in scored.leaves if reward.passing(scored.facts.unscorable, leaf, above)}
 
@@ -70,33 +80,44 @@ def _unknown(scored: ScoredTree) -> set[Leaf]:
 def estimate(
     group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale
 ) -> Credit:
-    """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
-    seen = [view_of(tree, stale, facts.by_steps(estimator)) for tree in trees]
-    group = GroupTrees(group_id, [view for view, _ in seen])
-    advantages = _estimated(estimator, group)
+    """Estimate the advantages of one group.
+
+    Raise InvalidInput if the estimator fails or returns something unusable.
+    """
+    by_steps = facts.by_steps(estimator)
+    views: list[TreeView] = []
+    stale_leaves: list[Leaf] = []
+    for tree in trees:
+        view, old = view_of(tree, stale, by_steps)
+        views.append(view)
+        stale_leaves += old
+    group = GroupTrees(group_id, views)
+    advantages = _run_estimator(estimator, group)
     _check(group, advantages)
-    again = frozenset(index for index, tree in enumerate(trees) if tree.replayed)
-    return Credit(group, advantages, tuple(leaf for _, old in seen for leaf in old), again)
+    replayed = frozenset(index for index, tree in enumerate(trees) if tree.replayed)
+    return Credit(group, advantages, tuple(stale_leaves), replayed)
 
 
-def _estimated(estimator: Estimator, group: GroupTrees) -> Advantages:
-    """What the estimator says. It may be anybody's code: what it raises is said with its place."""
+def _run_estimator(estimator: Estimator, group: GroupTrees) -> Advantages:
+    """Return the estimator's advantages; report what it raises together with its place."""
     try:
-        found = estimator.estimate(group)
+        advantages = estimator.estimate(group)
     except BanyanError:
         raise
-    except Exception as error:
+    except Exception as error:  # a plugin may be anybody's code, and raise anything
         raise InvalidInput(
             f"the estimator raised {with_place(error)} of group {group.group_id}"
         ) from error
-    if not isinstance(found, Advantages):
+    if not isinstance(advantages, Advantages):
         raise InvalidInput(
-            f"an estimator answers with Advantages, this one of group {group.group_id} with {found!r:.100}"
+            f"an estimator answers with Advantages, this one of group {group.group_id} "
+            f"with {advantages!r:.100}"
         )
-    return found
+    return advantages
 
 
 def _check(group: GroupTrees, advantages: Advantages) -> None:
+    """Raise InvalidInput unless the advantages fit the group's trees."""
     name = f"the estimator's advantages of group {group.group_id}"
     if len(advantages.leaf_G_L) != len(group.trees):
         raise InvalidInput(
@@ -109,38 +130,39 @@ def _check(group: GroupTrees, advantages: Advantages) -> None:
             )
         if np.isinf(leaf_L).any() or np.isfinite(leaf_L[~np.isfinite(view.rewards_L)]).any():
             raise InvalidInput(f"{name} are infinite, or finite for a leaf without a score")
-    scored, silent = (
-        any(view.scored_L for view in group.trees),
-        not (advantages.skip or advantages.node_G_N),
-    )
-    if scored and silent and all(np.isnan(leaf_L).all() for leaf_L in advantages.leaf_G_L):
+    any_scored = any(view.scored_L for view in group.trees)
+    must_have_values = any_scored and not (advantages.skip or advantages.node_G_N)
+    if must_have_values and all(np.isnan(leaf_L).all() for leaf_L in advantages.leaf_G_L):
         raise InvalidInput(f"{name} are NaN for all leaves; give 0, or a reason to skip the group")
-    for view, node_N in zip(
-        group.trees, advantages.node_G_N or (), strict=bool(advantages.node_G_N)
-    ):
-        if node_N.shape != (len(view.nodes),):
-            raise InvalidInput(f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes")
+    if advantages.node_G_N:
+        for view, node_N in zip(group.trees, advantages.node_G_N, strict=True):
+            if node_N.shape != (len(view.nodes),):
+                raise InvalidInput(
+                    f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes"
+                )
 
 
 def whitened(credits: Sequence[Credit]) -> list[Credit]:
-    """The batch's credits with their advantages whitened over all trained path tokens of the groups that teach."""
-    taught = [c for c in credits if not c.advantages.skip]
-    values, tokens = _counted(taught)
+    """Return the credits with advantages whitened over all trained path tokens that teach."""
+    teaching = [credit for credit in credits if not credit.advantages.skip]
+    values, tokens = _values_and_tokens(teaching)
     fresh = whiten(np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *tokens]))
-    parts = iter(np.split(fresh, np.cumsum([len(v) for v in values])[:-1]))
+    by_tree = iter(np.split(fresh, np.cumsum([len(v) for v in values])[:-1]))
     return [
-        c if c.advantages.skip else _replaced(c, [next(parts) for _ in c.group.trees])
-        for c in credits
+        credit
+        if credit.advantages.skip
+        else _with_values(credit, [next(by_tree) for _ in credit.group.trees])
+        for credit in credits
     ]
 
 
-def _counted(taught: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
-    """Every advantage of the batch, a tree an array, with the number of path tokens that each holds for."""
+def _values_and_tokens(credits: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
+    """Return all advantages, an array per tree, and the path tokens that each holds for."""
     values: list[Floats] = []
     tokens: list[Floats] = []
-    for credit in taught:
+    for credit in credits:
+        node_G_N = credit.advantages.node_G_N
         for index, view in enumerate(credit.group.trees):
-            node_G_N = credit.advantages.node_G_N
             values.append(node_G_N[index] if node_G_N else credit.advantages.leaf_G_L[index])
             tokens.append(_node_tokens(view) if node_G_N else _leaf_tokens(view))
     return values, tokens
@@ -158,39 +180,36 @@ def _node_tokens(view: TreeView) -> Floats:
     return np.array([n.paths * len(n) if n.trained else 0 for n in view.nodes], np.float64)
 
 
-def _replaced(credit: Credit, fresh: Sequence[Floats]) -> Credit:
-    node_valued = credit.advantages.node_G_N is not None
-    said = credit.advantages
-    found = (
-        replace(said, node_G_N=tuple(fresh))
-        if node_valued
-        else replace(said, leaf_G_L=tuple(fresh))
-    )
-    return replace(credit, advantages=found)
+def _with_values(credit: Credit, values: Sequence[Floats]) -> Credit:
+    advantages = credit.advantages
+    if advantages.node_G_N is not None:
+        return replace(credit, advantages=replace(advantages, node_G_N=tuple(values)))
+    return replace(credit, advantages=replace(advantages, leaf_G_L=tuple(values)))
 
 
 def shaped(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
-    """The batch's credits with the factors of an estimator that shapes tokens; the others as they are."""
+    """Return the credits with the factors of an estimator that shapes tokens; others unchanged."""
     factors = getattr(estimator, "factors", None)
-    taught = [c for c in credits if not c.advantages.skip]
-    if factors is None or not taught:
+    teaching = [credit for credit in credits if not credit.advantages.skip]
+    if factors is None or not teaching:
         return list(credits)
-    parts = iter(factors([view for c in taught for view in c.group.trees]))
+    by_tree = iter(factors([view for credit in teaching for view in credit.group.trees]))
     return [
-        c if c.advantages.skip else _factored(c, [next(parts) for _ in c.group.trees])
-        for c in credits
+        credit
+        if credit.advantages.skip
+        else _with_factors(credit, [next(by_tree) for _ in credit.group.trees])
+        for credit in credits
     ]
 
 
-def _factored(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
+def _with_factors(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
     return replace(credit, advantages=replace(credit.advantages, factor_G_N_T=tuple(factors)))
 
 
 def over_batch(
     credits: Sequence[Credit], estimator: Estimator, whitening: bool = False
 ) -> list[Credit]:
-    """What an estimator asks of the batch as a whole: whitening, and the shaping of tokens."""
-    return shaped(
-        whitened(credits) if whitening or getattr(estimator, "whiten", False) else credits,
-        estimator,
-    )
+    """Apply what an estimator needs the whole batch for: whitening, and the shaping of tokens."""
+    if whitening or getattr(estimator, "whiten", False):
+        credits = whitened(credits)
+    return shaped(credits, estimator)

@@ -1,8 +1,9 @@
-"""Advantages as people read them: one line a segment. Pure.
+"""Advantages in a form for people: one line per segment. Pure.
 
-A segment's line holds the leaves below it that take part, the mean of their advantages on its tokens, and the sums of the
-positive and of the negative ones over those paths, unweighted. A node-valued advantage counts once for each path. A path
-that leaves a segment before its first token holds none of it, and is none of its paths.
+The line of a segment covers the leaves below it that take part: the mean of their advantages on its
+tokens, and the sums of the positive and of the negative ones over those paths, unweighted. A
+node-valued advantage counts once per path. A path that leaves a segment before its first token
+holds none of it, and is not counted for it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,18 @@ from banyan.plugins import Advantages
 from banyan.view import TreeView
 from services.learner.data.credit import Credit
 
+Factors = Sequence[float] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said of one segment; no advantage where no leaf below takes part."""
+    """The advantages of one segment.
+
+    segment: its id.
+    paths: paths through it that take part.
+    advantage: mean over these paths; None without any.
+    positive, negative: sums over the paths of one sign.
+    """
 
     segment: bytes
     paths: int
@@ -27,12 +36,12 @@ class Line:
 
 
 def lines(credit: Credit, tree: int) -> Iterator[Line]:
-    """One line for each segment of a group's tree-th tree, in the order in which they came."""
-    view, said = credit.group.trees[tree], credit.advantages
-    taken = [int(leaf) for leaf in np.flatnonzero(np.isfinite(said.leaf_G_L[tree]))]
-    factor_N, values = _factors(said, tree), dict[bytes, list[float]]()
-    for leaf in taken:
-        for segment, value in _along(view, said, tree, leaf, factor_N):
+    """Yield a line for each segment of a group's tree with this index, in order of arrival."""
+    view, advantages = credit.group.trees[tree], credit.advantages
+    factor_N = _mean_factors(advantages, tree)
+    values: dict[bytes, list[float]] = {}
+    for leaf in np.flatnonzero(np.isfinite(advantages.leaf_G_L[tree])):
+        for segment, value in _along_path(view, advantages, tree, int(leaf), factor_N):
             values.setdefault(segment, []).append(value)
     for segment in view.tree.segments:
         yield _line(segment, values.get(segment, []))
@@ -40,44 +49,47 @@ def lines(credit: Credit, tree: int) -> Iterator[Line]:
 
 def _line(segment: bytes, values: list[float]) -> Line:
     if not values:
-        return Line(segment, 0, None, 0.0, 0.0)
+        return Line(segment, paths=0, advantage=None, positive=0.0, negative=0.0)
     value_P = np.array(values)
-    positive, negative = np.maximum(value_P, 0.0).sum(), np.minimum(value_P, 0.0).sum()
-    return Line(segment, len(values), float(value_P.mean()), float(positive), float(negative))
+    return Line(
+        segment,
+        paths=len(values),
+        advantage=float(value_P.mean()),
+        positive=float(np.maximum(value_P, 0.0).sum()),
+        negative=float(np.minimum(value_P, 0.0).sum()),
+    )
 
 
-Factors = Sequence[float] | None
-
-
-def _factors(said: Advantages, tree: int) -> Factors:
-    """What the tokens of each node are multiplied by, in the mean; none where all advantages are those of leaves."""
-    if said.factor_G_N_T is not None:
+def _mean_factors(advantages: Advantages, tree: int) -> Factors:
+    """Return the mean factor of each node's tokens; None if all advantages are those of leaves."""
+    if advantages.factor_G_N_T is not None:
         return [
-            float(factor_T.mean()) if len(factor_T) else 1.0 for factor_T in said.factor_G_N_T[tree]
+            float(factor_T.mean()) if len(factor_T) else 1.0
+            for factor_T in advantages.factor_G_N_T[tree]
         ]
-    return None if said.node_G_N is None else [1.0] * len(said.node_G_N[tree])
+    return None if advantages.node_G_N is None else [1.0] * len(advantages.node_G_N[tree])
 
 
-def _along(
-    view: TreeView, said: Advantages, tree: int, leaf: int, factor_N: Factors
+def _along_path(
+    view: TreeView, advantages: Advantages, tree: int, leaf: int, factor_N: Factors
 ) -> Iterator[tuple[bytes, float]]:
-    """The segments of a leaf's path, each with the mean advantage of its tokens on that path."""
-    whole = float(said.leaf_G_L[tree][leaf])
-    held: dict[bytes, list[tuple[float, int]]] = {}
+    """Yield the segments of a leaf's path, each with the mean advantage of its tokens there."""
+    leaf_value = float(advantages.leaf_G_L[tree][leaf])
+    weighted: dict[bytes, list[tuple[float, int]]] = {}  # by segment: value, tokens
     if factor_N is not None:
-        value_N = None if said.node_G_N is None else said.node_G_N[tree]
+        value_N = None if advantages.node_G_N is None else advantages.node_G_N[tree]
         for index in view.path(leaf):
-            node, value = view.nodes[index], whole if value_N is None else float(value_N[index])
-            held.setdefault(node.segment.id, []).append((value * factor_N[index], len(node)))
+            node = view.nodes[index]
+            value = leaf_value if value_N is None else float(value_N[index])
+            weighted.setdefault(node.segment.id, []).append((value * factor_N[index], len(node)))
     for segment, end in view.tree.pieces(view.leaves_L[leaf].segment, view.leaves_L[leaf].end):
         if end or not len(segment):
-            yield segment.id, _mean(held.get(segment.id, []), whole)
+            yield segment.id, _weighted_mean(weighted.get(segment.id, []), leaf_value)
 
 
-def _mean(parts: list[tuple[float, int]], otherwise: float) -> float:
-    """Mean of values by tokens; that of one value is the value."""
-    if len(parts) < 2:
-        return parts[0][0] if parts else otherwise
-    return float(
-        np.average([value for value, _ in parts], weights=[max(tokens, 0) for _, tokens in parts])
-    )
+def _weighted_mean(weighted: list[tuple[float, int]], default: float) -> float:
+    """Return the mean by tokens; a single value exactly as it is, and `default` for none."""
+    if len(weighted) < 2:
+        return weighted[0][0] if weighted else default
+    values = [value for value, _ in weighted]
+    return float(np.average(values, weights=[max(tokens, 0) for _, tokens in weighted]))

@@ -1,4 +1,4 @@
-"""From stored trees to the domain: scored trees in an order that no arrival can change, held-out rows refused. Pure."""
+"""From stored trees to the domain: scored trees in a fixed order, held-out rows refused. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,49 +16,60 @@ from banyan.wire.segments import (
     tree_from_wire,
 )
 from services.learner.data.credit import ScoredTree
-from services.learner.packing.head_observations import Observed
+from services.learner.packing.head_observations import LeafObservations
 
 
 def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
-    """A stored tree. Leaves come as a depth-first walk meets them: floating-point sums must not depend on who answered
-    first."""
-    rewards = rewards_from_wire(message.scores, len(message.spec.scorers))
+    """Return a stored tree, its leaves in the order of a depth-first walk.
+
+    Floating-point sums must not depend on the order in which scores arrived.
+    """
     return ScoredTree(
-        tree_from_wire(message), leaves_from_wire(message), rewards, facts_from_wire(message)
+        tree=tree_from_wire(message),
+        leaves=leaves_from_wire(message),
+        rewards=rewards_from_wire(message.scores, len(message.spec.scorers)),
+        facts=facts_from_wire(message),
     )
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:
-    """Raises Refused for a held-out row, or a tree that only measures."""
+    """Raise Refused for a held-out row, or a tree that only measures."""
     for tree in trees:
         name = f"tree {tree.spec.tree_id.hex()[:12]} of group {tree.spec.group_id}"
         if tree.spec.row_digest in held_out:
             raise Refused(
-                f"{name} belongs to held-out row {tree.spec.row_digest.hex()[:12]}; it is never trained on",
+                f"{name} belongs to held-out row {tree.spec.row_digest.hex()[:12]}; "
+                "it is never trained on",
                 Reason.HELD_OUT,
             )
         if tree.spec.purpose != tree_pb2.TREE_PURPOSE_TRAIN:
             raise Refused(
-                f"{name} was opened to measure a policy, not to train one", Reason.NOT_FOR_TRAINING
+                f"{name} was opened to measure a policy, not to train one",
+                Reason.NOT_FOR_TRAINING,
             )
 
 
-def observed(trees: Sequence[tree_pb2.Tree], scored: Iterable[ScoredTree]) -> Observed:
-    """Where the tree policies that grew a batch's trees say that their head counts."""
+def leaf_observations(
+    trees: Sequence[tree_pb2.Tree], scored: Iterable[ScoredTree]
+) -> LeafObservations:
+    """Return the observations for the value head, by leaf.
+
+    The tree policies that grew the trees choose them.
+    """
     specs = {tree.spec.tree_id: tree.spec.generate_json for tree in trees}
-    found: dict[Leaf, list[Observation]] = {}
-    for one in scored:
-        generate = GenerateSpec.from_json(specs[one.tree.tree_id])
-        policy = registry.build("generate", generate.name, generate.settings)
-        for observation in policy.observations(one.tree, one.leaves):
-            found.setdefault(observation.leaf, []).append(observation)
-    return found
+    observations: dict[Leaf, list[Observation]] = {}
+    for tree in scored:
+        generate = GenerateSpec.from_json(specs[tree.tree.tree_id])
+        tree_policy = registry.build("generate", generate.name, generate.settings)
+        for observation in tree_policy.observations(tree.tree, tree.leaves):
+            observations.setdefault(observation.leaf, []).append(observation)
+    return observations
 
 
 def by_group(
     trees: Sequence[tree_pb2.Tree], group_ids: Sequence[str]
 ) -> list[tuple[str, list[ScoredTree]]]:
-    """Closed trees of each group in order of index; dropped ones are left out."""
+    """Return the closed trees of each group in order of index, without dropped ones."""
     kept = [t for t in trees if t.state != tree_pb2.TREE_STATE_DROPPED]
     groups: dict[str, list[tree_pb2.Tree]] = {group_id: [] for group_id in group_ids}
     for tree in sorted(kept, key=lambda t: t.spec.index):

@@ -1,4 +1,7 @@
-"""A batch's trees, studied: advantages, the rows to train on, and the summary that its row in the store keeps. Pure."""
+"""Prepares a batch: advantages, packed sequences to train on, and the summary kept in the store.
+
+Pure.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,19 +16,27 @@ from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import credit as credits_module
 from services.learner.data import from_store, metrics, replay, step_mask
-from services.learner.data.credit import Credit, ScoredTree, Stale
+from services.learner.data.credit import Credit, Floats, ScoredTree, Stale
 from services.learner.packing import packing, pairs, shaping, unroll
-from services.learner.packing.head_observations import Observed
-from services.learner.packing.loss_targets import PATHS, Taught
+from services.learner.packing.head_observations import LeafObservations
+from services.learner.packing.loss_targets import PATHS, LossTargets
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import TreePart
 
-Pack = Callable[[Iterable[unroll.TreePart], int], list[packing.PackedSequence]]
+Pack = Callable[[Iterable[TreePart], int], list[PackedSequence]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one step learns from. sizes: rows of each minibatch, in order; empty where all are one."""
+    """The material of one step.
 
-    rows: list[packing.PackedSequence]
+    sequences: packed sequences to train on, minibatch by minibatch.
+    credits: the groups with their advantages.
+    metrics: sizes and rewards of the batch.
+    sizes: sequences of each minibatch, in order; empty if all are one minibatch.
+    """
+
+    sequences: list[PackedSequence]
     credits: list[Credit]
     metrics: dict[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
@@ -37,22 +48,32 @@ def study(
     stale: Stale,
     policy: bytes,
     budget: int,
-    observed: Observed = MappingProxyType({}),
-    taught: Taught = PATHS,
+    *,
+    observations: LeafObservations = MappingProxyType({}),
+    targets: LossTargets = PATHS,
     minibatches: int = 1,
     pack: Pack = packing.pack,
     entropy_quantile: float = 0.0,
 ) -> Lesson:
-    """Estimates advantages and packs the paths of groups that teach. `policy`: digest of the weights in training.
-    `observed`: where the trees can teach the policy's head. `taught`: what the loss is taken on. `minibatches`: that the
-    groups which teach are dealt to, in order; a group is never divided.
-    `pack`: how pieces become rows. `entropy_quantile`: share of a group's steps that are masked."""
+    """Estimate advantages and pack the paths of the groups that teach.
+
+    stale: tells which leaves are too old to take part.
+    policy: digest of the weights in training.
+    budget: most tokens of a packed sequence.
+    observations: what the trees can teach the value head, by leaf.
+    targets: tokens that the loss is taken on.
+    minibatches: minibatches that the teaching groups are dealt to, in order; no group is divided.
+    pack: turns parts of trees into sequences.
+    entropy_quantile: share of a group's steps that are masked.
+    """
     credits = credited(groups, estimator, stale, entropy_quantile)
-    by_group = [list(_pieces(credit, policy, budget, observed, taught)) for credit in credits]
-    packed = [pack(pieces, budget) for pieces in _dealt(by_group, minibatches)]
-    rows, sizes = [row for rows in packed for row in rows], tuple(len(rows) for rows in packed)
+    by_group = [list(_parts(credit, policy, budget, observations, targets)) for credit in credits]
+    packed = [pack(parts, budget) for parts in _minibatches(by_group, minibatches)]
     return Lesson(
-        rows, credits, _metrics(credits, [p for pieces in by_group for p in pieces]), sizes
+        sequences=[sequence for sequences in packed for sequence in sequences],
+        credits=credits,
+        metrics=_metrics(credits, [part for parts in by_group for part in parts]),
+        sizes=tuple(len(sequences) for sequences in packed),
     )
 
 
@@ -62,60 +83,66 @@ def credited(
     stale: Stale,
     entropy_quantile: float = 0.0,
 ) -> list[Credit]:
-    """The advantages of a batch's groups: estimated, whitened or shaped as the estimator asks, the surest steps masked."""
+    """Return the advantages of a batch's groups, as a step trains on them.
+
+    Estimated, whitened or shaped as the estimator asks, and the surest steps masked.
+    """
     credits = [
         credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups
     ]
     return step_mask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
 
 
-def _dealt(
-    by_group: Sequence[list[unroll.TreePart]], minibatches: int
-) -> Iterator[list[unroll.TreePart]]:
-    """The pieces of each minibatch: runs of groups, as many that teach in each as in any other, or one more."""
-    teaching = [pieces for pieces in by_group if pieces]
+def _minibatches(by_group: Sequence[list[TreePart]], minibatches: int) -> Iterator[list[TreePart]]:
+    """Yield the parts of each minibatch.
+
+    Minibatches are runs of groups, equal in the number that teach up to one.
+    """
+    teaching = [parts for parts in by_group if parts]
     count = max(1, min(minibatches, len(teaching)))
     for number in range(count):
-        run = teaching[len(teaching) * number // count : len(teaching) * (number + 1) // count]
-        yield [piece for pieces in run for piece in pieces]
+        first = len(teaching) * number // count
+        last = len(teaching) * (number + 1) // count
+        yield [part for parts in teaching[first:last] for part in parts]
 
 
-def _pieces(
-    credit: Credit, policy: bytes, budget: int, observed: Observed, taught: Taught
-) -> Iterator[unroll.TreePart]:
-    if credit.advantages.skip:
+def _parts(
+    credit: Credit,
+    policy: bytes,
+    budget: int,
+    observations: LeafObservations,
+    targets: LossTargets,
+) -> Iterator[TreePart]:
+    """Yield the parts of a group's trees that are trained on."""
+    advantages = credit.advantages
+    if advantages.skip:
         return
     for index, view in enumerate(credit.group.trees):
-        leaf_L = credit.advantages.leaf_G_L[index]
-        node_N = credit.advantages.node_G_N[index] if credit.advantages.node_G_N else None
-        factor_N_T = (
-            credit.advantages.factor_G_N_T[index] if credit.advantages.factor_G_N_T else None
-        )
-        if taught.pairs:
-            yield from pairs.pieces(view, leaf_L, node_N, policy, budget, taught)
+        leaf_L = advantages.leaf_G_L[index]
+        node_N: Floats | None = advantages.node_G_N[index] if advantages.node_G_N else None
+        if targets.pairs:
+            yield from pairs.parts(
+                view, leaf_L, node_N, policy=policy, budget=budget, targets=targets
+            )
             continue
         for leaves in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
-            piece = unroll.unroll(view, leaves, leaf_L, node_N, policy, observed, taught)
-            yield (
-                piece
-                if factor_N_T is None
-                else shaping.shaped(piece, view, leaves, factor_N_T, taught)
-            )
+            part = unroll.unroll(view, leaves, leaf_L, node_N, policy, observations, targets)
+            if advantages.factor_G_N_T:
+                factor_N_T = advantages.factor_G_N_T[index]
+                part = shaping.shaped(part, view, leaves, factor_N_T, targets)
+            yield part
 
 
-def _metrics(credits: Sequence[Credit], pieces: Sequence[unroll.TreePart]) -> dict[str, float]:
+def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, float]:
     views = [view for credit in credits for view in credit.group.trees]
-    rewards = np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
+    rewards = _rewards(views)
     scored = rewards[np.isfinite(rewards)]
-    now = np.concatenate(
-        [np.zeros(0), *(view.rewards_L for credit in credits for view in _fresh(credit))]
-    )
-    now = now[np.isfinite(now)]
-    packed = sum(len(p) for p in pieces)
-    unique = sum(_needed(credit) for credit in credits)
-    reward = (
-        {"reward": float(now.mean())} if len(now) else {}
-    )  # a batch that nobody could score has none
+    fresh = _rewards([view for credit in credits for view in _fresh(credit)])
+    fresh = fresh[np.isfinite(fresh)]
+    packed = sum(len(part) for part in parts)
+    unique = sum(_needed_tokens(credit) for credit in credits)
+    # A batch without a single score has no reward.
+    reward = {"reward": float(fresh.mean())} if len(fresh) else {}
     return reward | {
         "leaves": float(len(rewards)),
         "unscorable_leaves": float(len(rewards) - len(scored)),
@@ -126,73 +153,80 @@ def _metrics(credits: Sequence[Credit], pieces: Sequence[unroll.TreePart]) -> di
         "path_tokens": float(sum(v.path_tokens for v in views)),
         "packed_tokens": float(packed),
         "repeated_tokens": float(max(0, packed - unique)),
-        "replay_share": _replayed(credits),
-        "trained_path_tokens": float(sum(len(path.token_T) for p in pieces for path in p.paths)),
+        "replay_share": _replay_share(credits),
+        "trained_path_tokens": float(sum(len(path.token_T) for p in parts for path in p.paths)),
     }
 
 
+def _rewards(views: Sequence[TreeView]) -> Floats:
+    return np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
+
+
 def _fresh(credit: Credit) -> list[TreeView]:
-    """What the policy of today made of the group."""
+    """Return the trees of the group that are not replayed."""
     return [view for index, view in enumerate(credit.group.trees) if index not in credit.replayed]
 
 
-def _replayed(credits: Sequence[Credit]) -> float:
-    """Share of the trained path tokens that stand on paths of replayed trees."""
-    again = total = 0
+def _replay_share(credits: Sequence[Credit]) -> float:
+    """Return the share of the trained path tokens that lie on paths of replayed trees."""
+    replayed = total = 0
     for credit in credits:
-        for index, leaf_L in enumerate(
-            () if credit.advantages.skip else credit.advantages.leaf_G_L
-        ):
+        if credit.advantages.skip:
+            continue
+        for index, leaf_L in enumerate(credit.advantages.leaf_G_L):
             view = credit.group.trees[index]
             nodes = (
                 view.nodes[i] for leaf in unroll.trained_leaves(leaf_L) for i in view.path(leaf)
             )
             tokens = sum(len(node) for node in nodes if node.trained)
-            total, again = total + tokens, again + tokens * (index in credit.replayed)
-    return again / total if total else 0.0
+            total += tokens
+            replayed += tokens * (index in credit.replayed)
+    return replayed / total if total else 0.0
 
 
-def _needed(credit: Credit) -> int:
-    """Unique tokens on the trained paths of a group that teaches: what packing computes where nothing is divided."""
+def _needed_tokens(credit: Credit) -> int:
+    """Return the unique tokens on a group's trained paths: what packing computes undivided."""
     if credit.advantages.skip:
         return 0
-    pairs = zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True)
     return sum(
-        len(v.nodes[i])
-        for v, leaf_L in pairs
-        for i in unroll.nodes_of(v, unroll.trained_leaves(leaf_L))
+        len(view.nodes[i])
+        for view, leaf_L in zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True)
+        for i in unroll.nodes_of(view, unroll.trained_leaves(leaf_L))
     )
 
 
 def summary(lesson: Lesson, step: int) -> dict[str, Any]:
-    """What the batch's row says of its advantages, for people and audits."""
+    """Return the summary of a batch's advantages that its row in the store keeps."""
     return {"step": step, "metrics": lesson.metrics, "groups": [_group(c) for c in lesson.credits]}
 
 
 def _group(credit: Credit) -> dict[str, Any]:
     values = np.concatenate([np.zeros(0), *credit.advantages.leaf_G_L])
     values = values[np.isfinite(values)]
-    rewards = np.concatenate([np.zeros(0), *(v.rewards_L for v in credit.group.trees)])
+    rewards = _rewards(credit.group.trees)
     scored = rewards[np.isfinite(rewards)]
-    said: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "group_id": credit.group.group_id,
         "leaves": len(rewards),
         "scored": len(scored),
     }
     if credit.replayed:
-        said["replayed_trees"] = len(credit.replayed)
+        entry["replayed_trees"] = len(credit.replayed)
     if len(scored):
-        said["reward_mean"] = float(scored.mean())
+        entry["reward_mean"] = float(scored.mean())
     if len(values):
-        said |= {"advantage_min": float(values.min()), "advantage_max": float(values.max())}
+        entry["advantage_min"] = float(values.min())
+        entry["advantage_max"] = float(values.max())
     if credit.stale:
-        said["stale"] = [[leaf.segment.hex(), leaf.end] for leaf in credit.stale]
-    return said | ({"skip": credit.advantages.skip} if credit.advantages.skip else {})
+        entry["stale"] = [[leaf.segment.hex(), leaf.end] for leaf in credit.stale]
+    if credit.advantages.skip:
+        entry["skip"] = credit.advantages.skip
+    return entry
 
 
-def recorded_stale(said: Mapping[str, Any]) -> frozenset[Leaf]:
-    """The leaves that a stored batch left out for their age: a replay leaves out the same ones."""
-    pairs = (pair for group in said.get("groups", ()) for pair in group.get("stale", ()))
+def recorded_stale(summary: Mapping[str, Any]) -> frozenset[Leaf]:
+    """Return the leaves that a stored batch left out for their age, as a replay must too."""
+    pairs = (pair for group in summary.get("groups", ()) for pair in group.get("stale", ()))
     return frozenset(Leaf(bytes.fromhex(segment), int(end)) for segment, end in pairs)
 
 
@@ -202,9 +236,9 @@ class Preparation:
 
     estimator: advantages of the trees of a group
     budget: tokens that a packed sequence may hold; 0 where paths are trained singly
-    pack: pieces of trees → packed sequences
+    pack: turns parts of trees into packed sequences
     price: tree → the tree with the rewards that advantages are estimated from
-    taught: tokens that the loss is taken on
+    targets: tokens that the loss is taken on
     minibatches: optimizer steps that the groups are dealt to
     entropy_quantile: share of a group's steps that are masked
     trains_head: whether the trees teach the policy's value head
@@ -214,7 +248,7 @@ class Preparation:
     budget: int
     pack: Pack
     price: Callable[[ScoredTree], ScoredTree]
-    taught: Taught = PATHS
+    targets: LossTargets = PATHS
     minibatches: int = 1
     entropy_quantile: float = 0.0
     trains_head: bool = False
@@ -266,18 +300,18 @@ def prepare(
     """
     earlier = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in replayed_trees}
     groups = replay.joined(batch.groups, replayed, earlier, stale)
-    observed: Observed = {}
+    observations: LeafObservations = {}
     if how.trains_head:
         own_trees = [tree for _, trees in batch.groups for tree in trees]
-        observed = from_store.observed(batch.messages, own_trees)
+        observations = from_store.leaf_observations(batch.messages, own_trees)
     lesson = study(
         how.priced(groups),
         how.estimator,
         stale,
         policy,
         how.budget,
-        observed=observed,
-        taught=how.taught,
+        observations=observations,
+        targets=how.targets,
         minibatches=how.minibatches,
         pack=how.pack,
         entropy_quantile=how.entropy_quantile,

@@ -1,7 +1,7 @@
-"""Which closed groups become the next batch. Pure.
+"""The closed groups that become the next batch. Pure.
 
-Batches are full, and taken in order of the groups' ordinals. In deterministic mode nothing may be passed over: a batch
-waits until every group before its last one is closed, dropped or consumed.
+Batches are full, and filled in order of the groups' ordinals. In deterministic mode no group may be
+passed over: a batch waits until every group before its last one is closed, dropped or consumed.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,12 @@ class Ready:
 def assemble(
     ready: Sequence[Ready], oldest_open: int | None, batch_size: int, deterministic: bool
 ) -> list[Ready] | None:
-    """The groups of the next batch, or None while there are not enough."""
-    chosen = sorted((g for g in ready if g.tree_ids), key=lambda g: g.ordinal)[:batch_size]
+    """Return the groups of the next batch, or None while there are too few.
+
+    oldest_open: ordinal of the oldest group that is not closed yet.
+    """
+    with_trees = [group for group in ready if group.tree_ids]
+    chosen = sorted(with_trees, key=lambda group: group.ordinal)[:batch_size]
     if len(chosen) < batch_size:
         return None
     if deterministic and oldest_open is not None and oldest_open < chosen[-1].ordinal:

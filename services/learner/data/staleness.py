@@ -1,7 +1,7 @@
-"""How old a segment is, in optimizer steps between the weights that sampled it and the weights in training. Pure.
+"""Age of a segment, in optimizer steps between the weights that sampled it and those in training.
 
-After a rewind the numbers start again from the checkpoint, so a segment of an abandoned policy counts from the last step
-that both histories share.
+After a rewind the numbers start again from the checkpoint, so a segment of an abandoned policy
+counts from the last step that both histories share. Pure.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,22 @@ from banyan.tree import Leaf, Tree
 
 @dataclass(slots=True)
 class History:
-    """The policies of a run: the steps of the live ones by digest, and the first abandoned step of each learner epoch."""
+    """The policies of a run.
+
+    live: step of each policy that is not abandoned, by digest.
+    abandoned_from: first abandoned step of each learner epoch.
+    """
 
     live: dict[bytes, int] = field(default_factory=dict)
     abandoned_from: dict[int, int] = field(default_factory=dict)
 
     def note_abandoned(self, policies: Sequence[tuple[int, int]]) -> None:
-        """Takes (epoch, step) of abandoned policies."""
+        """Record abandoned policies, as pairs of epoch and step."""
         for epoch, step in policies:
             self.abandoned_from[epoch] = min(step, self.abandoned_from.get(epoch, step))
 
     def age(self, segment: Segment, step: int) -> int:
-        """Steps that the segment's policy is behind `step`; 0 for context."""
+        """Return the steps that the segment's policy is behind `step`; 0 for context."""
         if segment.kind is not Kind.POLICY:
             return 0
         sampled = self.live.get(segment.policy)
@@ -34,8 +38,9 @@ class History:
         return max(0, step - sampled)
 
     def age_of_path(self, tree: Tree, leaf: Leaf, step: int) -> int:
-        """The age of the oldest tokens of a path. A segment that the path leaves before its first token gave it none."""
-        ages = (
-            self.age(segment, step) for segment, end in tree.pieces(leaf.segment, leaf.end) if end
-        )
-        return max(ages, default=0)
+        """Return the age of the oldest tokens of a path.
+
+        A segment that the path leaves before its first token does not count.
+        """
+        segments = [segment for segment, end in tree.pieces(leaf.segment, leaf.end) if end]
+        return max((self.age(segment, step) for segment in segments), default=0)

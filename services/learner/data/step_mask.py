@@ -1,8 +1,9 @@
-"""Steps in which the policy was surest are left out of the lesson (DART-GUI, arXiv 2509.23866, card 47). Pure.
+"""Masks the steps in which the policy was surest (DART-GUI, arXiv 2509.23866). Pure.
 
-H of a step = the mean entropy of what the policy sampled in it, as the engine recorded it. A step below the `quantile` of
-its group's has the factor 0: its advantage is 0 on every path, and its tokens stay in the loss's denominators. Steps are
-those of advantages/steps.py; one that several paths share is one step.
+H of a step = mean entropy of the tokens that the policy sampled in it, as the engine recorded it.
+A step below the `quantile` of its group's steps gets the factor 0: its advantage is 0 on every
+path, and its tokens stay in the denominators of the loss. Steps are those of
+banyan/credit/steps.py; one that several paths share is one step.
 """
 
 from collections.abc import Sequence
@@ -17,33 +18,39 @@ from services.learner.data.credit import Credit
 
 
 def masked(credits: Sequence[Credit], quantile: float) -> list[Credit]:
-    """The batch's credits without the surest steps of each group; as they are for a quantile of 0."""
-    return [c if not quantile or c.advantages.skip else _masked(c, quantile) for c in credits]
+    """Mask the surest steps of each group; return the credits unchanged for a quantile of 0."""
+    return [
+        credit if not quantile or credit.advantages.skip else _masked(credit, quantile)
+        for credit in credits
+    ]
 
 
 def _masked(credit: Credit, quantile: float) -> Credit:
-    grove, said = plant(credit.group), credit.advantages
-    kept_S = np.append(kept(grove, quantile), True)  # step -1: nodes that no scored leaf is below
+    grove, advantages = plant(credit.group), credit.advantages
+    kept_S = np.append(kept(grove, quantile), True)  # step -1: nodes without a scored leaf below
     factors: list[list[Floats]] = []
     for index, view in enumerate(credit.group.trees):
-        factor_N_T = (
-            said.factor_G_N_T[index]
-            if said.factor_G_N_T
-            else [np.ones(len(node)) for node in view.nodes]
-        )
+        if advantages.factor_G_N_T:
+            factor_N_T = advantages.factor_G_N_T[index]
+        else:
+            factor_N_T = [np.ones(len(node)) for node in view.nodes]
+        step_N = grove.step_N[index]
         factors.append(
-            [f * kept_S[at] for f, at in zip(factor_N_T, grove.step_N[index], strict=True)]
+            [factor_T * kept_S[step] for factor_T, step in zip(factor_N_T, step_N, strict=True)]
         )
-    return replace(credit, advantages=replace(said, factor_G_N_T=tuple(factors)))
+    return replace(credit, advantages=replace(advantages, factor_G_N_T=tuple(factors)))
 
 
 def kept(grove: Grove, quantile: float) -> Bools:
-    """Which steps stay: those without an action, and those whose H is at least the quantile of the group's."""
+    """Return the steps that stay: those without an action, and those with H not below the quantile.
+
+    Raise InvalidInput if the entropy of a sampled token was not recorded.
+    """
     acted_S = grove.trained_S > 0
     if not acted_S.any():
         return ~acted_S
     entropy_S = np.array(
-        [_entropy(grove, index) if acted else 0.0 for index, acted in enumerate(acted_S)]
+        [_entropy(grove, step) if acted else 0.0 for step, acted in enumerate(acted_S)]
     )
     return np.asarray(~acted_S | (entropy_S >= np.quantile(entropy_S[acted_S], quantile)))
 
@@ -52,14 +59,10 @@ def _entropy(grove: Grove, step: int) -> float:
     nodes = [node for node in grove.steps[step].nodes if node.trained]
     for node in nodes:
         if len(node.segment.entropies_T) != len(node.segment):
-            remedy = "grow the trees with an engine that records entropies (torch), or set it to 0"
-            name = node.segment.id.hex()[:12]
             raise InvalidInput(
-                f"optimise.entropy_quantile needs the entropy of every sampled token; segment {name} of group "
-                f"{grove.group.group_id} has none: {remedy}"
+                "optimise.entropy_quantile needs the entropy of every sampled token; segment "
+                f"{node.segment.id.hex()[:12]} of group {grove.group.group_id} has none: grow the "
+                "trees with an engine that records entropies (torch), or set it to 0"
             )
-    return float(
-        np.concatenate([n.segment.entropies_T[n.start : n.stop] for n in nodes]).mean(
-            dtype=np.float64
-        )
-    )
+    entropy_T = np.concatenate([n.segment.entropies_T[n.start : n.stop] for n in nodes])
+    return float(entropy_T.mean(dtype=np.float64))

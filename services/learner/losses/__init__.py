@@ -1,7 +1,8 @@
-"""Losses on gathered path values: the ordinary per-sequence losses, whatever tree the values came from.
+"""Losses on gathered path values: the ordinary per-sequence losses, whatever tree they came from.
 
-`P_T` tensors hold one path a row and one trained token a column; `mask_P_T` says which columns are real. What may be set of
-them is in banyan/losses, which needs no torch; the classes here are those settings, and compute.
+`P_T` tensors hold one path per line and one trained token per column; `mask_P_T` tells which
+columns are real. The settings are in banyan/losses, which needs no torch; the classes here are
+those settings with the computation.
 """
 
 from collections.abc import Mapping
@@ -24,27 +25,27 @@ from services.learner.losses.ppo_clip import PpoClip
 from services.learner.losses.reinforce import Reinforce
 from services.learner.losses.tokens import Tokens
 from services.learner.model.tempered import Softening
-from services.learner.packing.loss_targets import Taught
+from services.learner.packing.loss_targets import LossTargets
 
 __all__ = ["NAMES", "Loss", "build"]
 
 
 class Loss(Protocol):
-    """What a row of gathered values adds to the loss of a batch, and what that takes."""
+    """A loss: what a sequence of gathered values adds to the loss of a batch, and its needs."""
 
     @property
     def needs_reference(self) -> bool:
-        """Whether `Tokens.reference_P_T` is needed, or the reward's penalty."""
+        """True if it needs `Tokens.reference_P_T`, or the reward's penalty."""
         ...
 
     @property
     def reward_kl(self) -> Kl | None:
-        """The penalty that is taken from rewards before advantages are estimated."""
+        """The penalty that is subtracted from rewards before advantages are estimated."""
         ...
 
     @property
-    def surveys(self) -> bool:
-        """Whether `survey` must have seen all rows before the first gradient."""
+    def needs_survey(self) -> bool:
+        """True if `survey` must have seen all sequences before the first gradient."""
         ...
 
     @property
@@ -54,20 +55,23 @@ class Loss(Protocol):
 
     @property
     def softening(self) -> Softening | None:
-        """Of the policy that one-token rollouts draw from, if the loss is of such."""
+        """Settings of the policy that one-token rollouts draw from, for a loss of such."""
         ...
 
     @property
-    def taught(self) -> Taught:
-        """Which tokens it is taken on."""
+    def targets(self) -> LossTargets:
+        """Tokens that the loss is taken on."""
         ...
 
     def survey(self, tokens: Tokens) -> tuple[float, float]:
-        """A row's sum of importance weights, and how many they are; their mean is `Totals.weight`."""
+        """Return a sequence's sum of importance weights, and their number.
+
+        Their mean over the batch is `Totals.weight`.
+        """
         ...
 
-    def of(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
-        """A row's part of the loss, and what it says of it."""
+    def compute(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
+        """Return a sequence's part of the loss of the batch, and its measures."""
         ...
 
 
@@ -92,5 +96,5 @@ _LIBRARY = Library(
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Loss:
-    """The loss of a recipe. Raises InvalidInput."""
+    """Return the loss of a recipe. Raise InvalidInput for unknown names or unsound settings."""
     return settings_of.build(name, settings, _LIBRARY)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""How losses of tokens become the loss of a batch: a weight per token, so that rows can be added up one by one.
+"""Aggregation: a weight per token, so that losses of sequences add up to the loss of the batch.
 
-Sequences without a trained token count nowhere.
+Paths without a trained token count nowhere.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,13 @@ __all__ = ["MODES", "Aggregate", "Totals"]
 
 @dataclass(frozen=True)
 class Totals:
-    """Trained path tokens and paths of the whole batch, over all its rows. unique: the same tokens, each counted once.
-    weight: mean importance weight."""
+    """Totals of the whole batch, over all its sequences.
+
+    tokens: trained path tokens.
+    paths: trained paths.
+    unique: the same tokens, each counted once.
+    weight: mean importance weight.
+    """
 
     tokens: int
     paths: int
@@ -34,7 +39,10 @@ class Aggregate(settings.Aggregate):
         dtype: torch.dtype = torch.float32,
         share_P_T: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Weight of each token of a row, such that the sum over all rows is the loss of the batch. `share`: see Tokens."""
+        """Return the weight of each token, such that the sum over all sequences is the loss.
+
+        share_P_T: as in Tokens.
+        """
         mask = mask_P_T.to(dtype)
         tokens: float = totals.tokens
         if self.count == "nodes":

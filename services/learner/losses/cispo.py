@@ -1,4 +1,7 @@
-"""CISPO: −sg[clip(r)] A log π (MiniMax-M1 2025). The clip bounds the weight of a token, never takes its gradient."""
+"""CISPO: −sg[clip(r)] A log π (MiniMax-M1 2025, arXiv 2506.13585).
+
+The clip bounds the weight of a token and never removes its gradient.
+"""
 
 import torch
 
@@ -10,7 +13,8 @@ class Cispo(settings.Cispo):
     """The surrogate with its settings."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of each token, and whether its weight was bounded."""
+        """Return the loss of each token, and true where its weight was bounded."""
         ratio = tokens.ratio(old_P_T).detach()
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        return -weight * tokens.advantage_P_T * tokens.logp_P_T, (weight != ratio) & tokens.mask_P_T
+        loss = -weight * tokens.advantage_P_T * tokens.logp_P_T
+        return loss, (weight != ratio) & tokens.mask_P_T

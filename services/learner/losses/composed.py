@@ -1,5 +1,6 @@
-"""A loss = surrogate × importance weight + regularisers, aggregated: the ordinary per-sequence loss of gathered values."""
+"""A loss = surrogate × importance weight + regularisers, aggregated over gathered values."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
@@ -13,16 +14,16 @@ from services.learner.losses.importance import Importance, Rejection
 from services.learner.losses.kl import Kl, estimate
 from services.learner.losses.tokens import Tokens
 from services.learner.model.tempered import Softening
-from services.learner.packing.loss_targets import Taught
+from services.learner.packing.loss_targets import LossTargets
 
-Measures = dict[str, tuple[float, float]]  # name → sum, and of how many it is
+Measures = Mapping[str, tuple[float, float]]  # name → sum, and number of summands
 
 
 class Surrogate(Protocol):
     """A loss per token whose gradient is the policy's."""
 
     def per_token(self, tokens: Tokens, old_P_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of each token, and whether its ratio was clipped."""
+        """Return the loss of each token, and true where its ratio was clipped."""
         ...
 
 
@@ -38,92 +39,102 @@ class Composed(settings.Composed):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether log-probs of a reference policy are needed."""
+        """True if log-probs of a reference policy are needed."""
         return self.kl is not None
 
     @property
     def reward_kl(self) -> Kl | None:
-        """The penalty that is taken from rewards."""
+        """The penalty that is subtracted from rewards."""
         return self.kl if self.kl and self.kl.where == "reward" else None
 
     @property
-    def surveys(self) -> bool:
-        """Whether the whole batch must be seen before its first gradient."""
+    def needs_survey(self) -> bool:
+        """True if the whole batch must be seen before its first gradient."""
         return self.importance is not None and self.importance.normalise
 
     @property
     def softening(self) -> Softening | None:
-        """Of the policy that one-token rollouts draw from."""
-        found: Softening | None = getattr(self.surrogate, "softening", None)
-        return found
+        """Settings of the policy that one-token rollouts draw from."""
+        softening: Softening | None = getattr(self.surrogate, "softening", None)
+        return softening
 
     @cached_property
-    def taught(self) -> Taught:
-        """Which tokens it is taken on."""
-        return Taught(frozenset(Origin[origin.upper()] for origin in self.forced))
+    def targets(self) -> LossTargets:
+        """Tokens that the loss is taken on."""
+        return LossTargets(frozenset(Origin[origin.upper()] for origin in self.forced))
 
     # -- its value --
 
     def survey(self, tokens: Tokens) -> tuple[float, float]:
-        """A row's sum of importance weights, and how many they are."""
+        """Return a sequence's sum of importance weights, and their number."""
         assert self.importance is not None
         total, count = self.importance.sums(tokens)
         return float(total), float(count)
 
-    def of(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
-        """What a row adds to the loss of the batch, and what it says of it."""
+    def compute(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
+        """Return what a sequence adds to the loss of the batch, and its measures."""
         mask, shaped = tokens.mask_P_T, self._shaped(tokens)
         own = tokens if shaped is None else replace(tokens, mask_P_T=mask & ~shaped)
         old = tokens.old(self.old or ("proximal" if self.importance else "sampled"))
         loss_P_T, clipped = self.surrogate.per_token(own, old)
         if shaped is not None:
             p = tokens.logp_P_T.exp()
-            loss_P_T = torch.where(shaped, -tokens.advantage_P_T * p / (p + self.shaping), loss_P_T)
-        count = float(mask.sum())
-        measures: Measures = {"clip_fraction": (float(clipped.sum()), count)}
+            shaped_loss = -tokens.advantage_P_T * p / (p + self.shaping)
+            loss_P_T = torch.where(shaped, shaped_loss, loss_P_T)
+        measures = {"clip_fraction": (float(clipped.sum()), float(mask.sum()))}
         loss_P_T = self._corrected(loss_P_T, own, totals, measures)
         loss_P_T = self._regularised(loss_P_T, tokens, old, measures)
         weight_P_T = self.aggregate.weights(mask, totals, loss_P_T.dtype, tokens.share_P_T)
         return (loss_P_T.masked_fill(~mask, 0.0) * weight_P_T).sum(), measures
 
     def _shaped(self, tokens: Tokens) -> torch.Tensor | None:
+        """Return true for the forced tokens whose loss is shaped; None without such origins."""
         origins = [
             int(Origin[origin.upper()]) for origin, how in self.forced.items() if how == "shaped"
         ]
         if not origins:
             return None
-        return (
-            torch.isin(tokens.origin_P_T, torch.tensor(origins, device=tokens.origin_P_T.device))
-            & tokens.mask_P_T
-        )
+        origin_P_T = tokens.origin_P_T
+        shaped = torch.isin(origin_P_T, torch.tensor(origins, device=origin_P_T.device))
+        return shaped & tokens.mask_P_T
 
     def _corrected(
-        self, loss: torch.Tensor, tokens: Tokens, totals: Totals, measures: Measures
+        self,
+        loss_P_T: torch.Tensor,
+        tokens: Tokens,
+        totals: Totals,
+        measures: dict[str, tuple[float, float]],
     ) -> torch.Tensor:
-        """Times the importance weights; nothing where rejected."""
-        count = float(tokens.sampled_P_T.sum())
+        """Return the loss times the importance weights, 0 where rejected; add the measures."""
+        sampled = tokens.sampled_P_T
+        count = float(sampled.sum())
         if self.importance:
             weight, beyond = self.importance.weigh(tokens)
-            weight = torch.where(tokens.sampled_P_T, weight / totals.weight, weight)
+            weight = torch.where(sampled, weight / totals.weight, weight)
             measures["truncated_share"] = (float(beyond.sum()), count)
-            measures["importance_mean"] = (float(weight[tokens.sampled_P_T].sum()), count)
-            loss = loss * weight
+            measures["importance_mean"] = (float(weight[sampled].sum()), count)
+            loss_P_T = loss_P_T * weight
         if self.reject:
             rejected = self.reject.rejected(tokens)
             measures["rejected_share"] = (float(rejected.sum()), count)
-            loss = loss.masked_fill(rejected, 0.0)
-        return loss
+            loss_P_T = loss_P_T.masked_fill(rejected, 0.0)
+        return loss_P_T
 
     def _regularised(
-        self, loss: torch.Tensor, tokens: Tokens, old: torch.Tensor, measures: Measures
+        self,
+        loss_P_T: torch.Tensor,
+        tokens: Tokens,
+        old_P_T: torch.Tensor,
+        measures: dict[str, tuple[float, float]],
     ) -> torch.Tensor:
-        """Plus the KL to the reference policy, minus the entropy bonus."""
+        """Add the KL to the reference policy, and subtract the entropy bonus; add the measures."""
         if self.kl and self.kl.where == "loss":
             assert tokens.reference_P_T is not None
             kl = estimate(self.kl.estimator, tokens.logp_P_T, tokens.reference_P_T)
-            held = kl.detach()[tokens.mask_P_T]
-            measures["reference_kl"] = (float(held.sum()), float(len(held)))
-            loss = loss + self.kl.coef * (kl * tokens.ratio(old) if self.kl.by_ratio else kl)
+            real = kl.detach()[tokens.mask_P_T]
+            measures["reference_kl"] = (float(real.sum()), float(len(real)))
+            penalty = kl * tokens.ratio(old_P_T) if self.kl.by_ratio else kl
+            loss_P_T = loss_P_T + self.kl.coef * penalty
         if self.entropy:
-            loss = loss - self.entropy * tokens.entropy_P_T
-        return loss
+            loss_P_T = loss_P_T - self.entropy * tokens.entropy_P_T
+        return loss_P_T

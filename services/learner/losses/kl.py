@@ -1,7 +1,8 @@
-"""KL to a reference policy, estimated per token from d = logπ_ref − logπ: k1 = −d, k2 = d²/2, k3 = e^d − d − 1.
+"""KL to a reference policy, estimated per token from d = log π_ref − log π.
 
-Of samples of π, k1 and k3 have the KL as their mean. As a loss only k2 has the KL's gradient; `k3+` has the value of k3 and
-the gradient of k2.
+k1 = −d, k2 = d²/2, k3 = e^d − d − 1 (Schulman 2020, "Approximating KL divergence"). Over samples of
+π, k1 and k3 have the KL as their mean. As a loss only k2 has the gradient of the KL; `k3+` has the
+value of k3 and the gradient of k2.
 """
 
 import torch
@@ -14,7 +15,7 @@ _LARGEST = 10.0
 
 
 def estimate(name: str, logp: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """The estimate of each token."""
+    """Return the estimate of each token."""
     d = (reference - logp).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     if name == "k1":
         return -d

@@ -1,7 +1,8 @@
-"""What the rows of a batch say of it: sums, and of how many, added row by row in a fixed order.
+"""Measures of a batch: sums with the number of summands, added sequence by sequence in fixed order.
 
-Beside what a loss says: how far training is from sampling, per sampled token. `ess`: the effective share of the tokens under
-the weights π_proximal / π_behaviour; `path_ess` the same of paths. `ratio_…`: shares of the tokens by that weight.
+Besides the measures of a loss: how far training is from sampling, per sampled token. `ess`:
+effective share of the tokens under the weights π_proximal / π_behaviour; `path_ess` the same of
+paths. `ratio_…`: shares of the tokens by that weight.
 """
 
 from collections import defaultdict
@@ -20,46 +21,52 @@ class Tally:
 
     def __init__(self) -> None:
         self._sum: dict[str, float] = defaultdict(float)
-        self._of: dict[str, float] = defaultdict(float)
+        self._count: dict[str, float] = defaultdict(float)
 
     def add(self, measures: Measures) -> None:
-        """Takes what a row says."""
-        for name, (total, of) in measures.items():
+        """Add the measures of a sequence."""
+        for name, (total, count) in measures.items():
             self._sum[name] += total
-            self._of[name] += of
+            self._count[name] += count
 
     def join(self, other: "Tally") -> None:
-        """Takes what another tally holds."""
-        self.add({name: (total, other._of[name]) for name, total in other._sum.items()})
+        """Add the sums of another tally."""
+        self.add({name: (total, other._count[name]) for name, total in other._sum.items()})
 
     def watch(self, tokens: Tokens) -> None:
-        """Takes how far training is from sampling in a row."""
+        """Add how far training is from sampling in a sequence."""
         log, sampled = tokens.drift().double(), tokens.sampled_P_T
-        path = log.sum(1)[sampled.any(1)].clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
-        token = log[sampled].exp()
-        for name, weight in (("token", token), ("path", path)):
+        log_path = log.sum(1)[sampled.any(1)].clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+        token_weight, path_weight = log[sampled].exp(), log_path.exp()
+        for unit, weight in (("token", token_weight), ("path", path_weight)):
             self.add(
                 {
-                    f"{name}_weight": (float(weight.sum()), len(weight)),
-                    f"{name}_square": (float(weight @ weight), 1.0),
+                    f"{unit}_weight": (float(weight.sum()), len(weight)),
+                    f"{unit}_square": (float(weight @ weight), 1.0),
                 }
             )
-        found = torch.bucketize(token, torch.tensor(EDGES, dtype=token.dtype, device=token.device))
-        counts = torch.bincount(found, minlength=len(BINS)).tolist()
+        edges = torch.tensor(EDGES, dtype=token_weight.dtype, device=token_weight.device)
+        counts = torch.bincount(torch.bucketize(token_weight, edges), minlength=len(BINS)).tolist()
         self.add(
-            {f"ratio_{name}": (float(n), len(token)) for name, n in zip(BINS, counts, strict=True)}
+            {
+                f"ratio_{name}": (float(count), len(token_weight))
+                for name, count in zip(BINS, counts, strict=True)
+            }
         )
 
     def means(self) -> dict[str, float]:
-        """By name; 0 of nothing."""
-        hidden = {f"{name}_{of}" for name in ("token", "path") for of in ("weight", "square")}
-        said = {n: s / max(1.0, self._of[n]) for n, s in self._sum.items() if n not in hidden}
-        return said | {"ess": self._effective("token"), "path_ess": self._effective("path")}
+        """Return the means by name; 0 for a mean of nothing."""
+        hidden = {f"{unit}_{of}" for unit in ("token", "path") for of in ("weight", "square")}
+        means = {
+            name: total / max(1.0, self._count[name])
+            for name, total in self._sum.items()
+            if name not in hidden
+        }
+        return means | {"ess": self._effective("token"), "path_ess": self._effective("path")}
 
-    def _effective(self, name: str) -> float:
-        total, count, square = (
-            self._sum[f"{name}_weight"],
-            self._of[f"{name}_weight"],
-            self._sum[f"{name}_square"],
-        )
+    def _effective(self, unit: str) -> float:
+        """Return the effective share (Σw)² / (n Σw²)."""
+        total = self._sum[f"{unit}_weight"]
+        count = self._count[f"{unit}_weight"]
+        square = self._sum[f"{unit}_square"]
         return total * total / (count * square) if count else 0.0

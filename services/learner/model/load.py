@@ -1,7 +1,8 @@
-"""Loads a Hugging Face causal LM for tree packing. Those that cannot be packed are trained flat: a path is a row.
+"""Loads a Hugging Face causal LM for tree packing, and computes passes over packed sequences.
 
-Packing needs layers that see through a mask only. What carries a state from token to token (Mamba, Jamba, the linear layers
-of Qwen3-Next) would carry it from one branch into the next.
+Packing needs layers that see through a mask only. A model that carries a state from token to token
+(Mamba, Jamba, the linear layers of Qwen3-Next) would carry it from one branch into the next; such
+models are trained flat: each path is a sequence of its own.
 """
 
 import logging
@@ -24,16 +25,22 @@ from services.learner.packing.packing import PackedSequence
 
 log = logging.getLogger(__name__)
 
-_LAYERS = {"full_attention", "sliding_attention"}
-_SCALED = {"logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
-_TIMES = {"cohere": "logit_scale", "cohere2": "logit_scale", "hyperclovax": "logits_scaling"}
-_OVER = dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), "logits_scaling")
-"""By model type: the setting that logits are multiplied with, or divided by."""
+_PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
+_NEUTRAL_FACTORS = {"logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+
+# Setting that the logits are multiplied with, or divided by, by model type.
+_MULTIPLIERS = {"cohere": "logit_scale", "cohere2": "logit_scale", "hyperclovax": "logits_scaling"}
+_DIVISORS = dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), "logits_scaling")
+
 _STATEFUL = {"rwkv": "divides its own weights while it is not training"}
 
 
 def load(folder: Path) -> PreTrainedModel:
-    """The model in a folder, in float32, ready for tree attention. Raises InvalidInput, NotReady."""
+    """Load the model in a folder, in float32, ready for tree attention.
+
+    Raise InvalidInput for a folder without a sound causal LM, NotReady for one that the learner
+    does not train yet.
+    """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -41,64 +48,74 @@ def load(folder: Path) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True
         )
+    except InvalidInput:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(
-            f"cannot load a causal LM from {folder}: {' '.join(str(error).split())}"
-        ) from None
+        message = " ".join(str(error).split())
+        raise InvalidInput(f"cannot load a causal LM from {folder}: {message}") from None
     finite.refuse(model.named_parameters(), folder)
     return prepare(model)
 
 
 def prepare(model: Any) -> PreTrainedModel:
-    """A loaded model without dropout: ratios compare the same function twice. With tree attention where it can be packed."""
+    """Return a loaded model without dropout, with tree attention if it can be packed.
+
+    Without dropout, because ratios compare the same function twice. Raise NotReady for a model that
+    the learner does not train yet.
+    """
     refuse_untrainable(model.config)
-    head = model.get_output_embeddings()
-    if head is None or getattr(head, "bias", None) is not None:
+    output = model.get_output_embeddings()
+    if output is None or getattr(output, "bias", None) is not None:
         raise NotReady(
-            f"{type(model).__name__} has a biased or no output layer, which the learner does not train yet"
+            f"{type(model).__name__} has a biased or no output layer, "
+            "which the learner does not train yet"
         )
-    why = unpackable(model)
-    if why:
-        log.warning("%s: trees are not packed, each path is trained as a row of its own", why)
+    obstacle = unpackable(model)
+    if obstacle:
+        log.warning("%s: trees are not packed, each path is trained as a row of its own", obstacle)
     else:
         model.config._attn_implementation = tree_attention.NAME
     return model.eval()  # type: ignore[no-any-return]
 
 
 def unpackable(model: Any) -> str:
-    """Why a model cannot be packed; empty if it can."""
-    kinds = sorted(
-        set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - _LAYERS
-    )
-    if kinds:
-        return f"model type {model.config.model_type!r} has {kinds[0]} layers, and only attention layers can be packed"
+    """Return why a model cannot be packed; empty if it can."""
+    name = f"model type {model.config.model_type!r}"
+    layer_types = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    others = sorted(set(layer_types) - _PACKABLE_LAYERS)
+    if others:
+        return f"{name} has {others[0]} layers, and only attention layers can be packed"
     if not getattr(model, "_supports_attention_backend", False):
-        return f"model type {model.config.model_type!r} has layers that take no other attention function"
+        return f"{name} has layers that take no other attention function"
     if getattr(model, "_is_stateful", False):
-        return f"model type {model.config.model_type!r} carries a state from token to token"
+        return f"{name} carries a state from token to token"
     return ""
 
 
 def is_packed(model: PreTrainedModel) -> bool:
-    """Whether a prepared model takes rows of many paths."""
+    """Tell whether a prepared model takes sequences of many paths."""
     return bool(model.config._attn_implementation == tree_attention.NAME)
 
 
 def budget(model: PreTrainedModel, tokens_per_row: int) -> int:
-    """Tokens of a row; 0, with which each path is a row of its own, for models that are trained flat."""
+    """Return the most tokens of a packed sequence; 0 for a model that is trained flat.
+
+    With a budget of 0 each path is a sequence of its own.
+    """
     return tokens_per_row if is_packed(model) else 0
 
 
 def recompute(model: PreTrainedModel) -> None:
-    """Makes layers keep only what goes into them, and compute the rest again in the backward pass. Raises NotReady.
+    """Make layers keep their inputs only, and compute the rest again in the backward pass.
 
-    Layers recompute only while they are training; what is inside them stays as it is, so there is still no dropout."""
+    Layers recompute only while they are training; the modules inside them stay as they are, so
+    there is still no dropout. Raise NotReady for a model that cannot do so.
+    """
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers or not model.supports_gradient_checkpointing:
         raise NotReady(
-            f"optimise.recompute: model type {model.config.model_type!r} cannot do that; set it to false"
+            f"optimise.recompute: model type {model.config.model_type!r} cannot do that; "
+            "set it to false"
         )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in layers:
@@ -106,108 +123,134 @@ def recompute(model: PreTrainedModel) -> None:
 
 
 def refuse_untrainable(config: Any) -> None:
-    """Raises NotReady for models whose log-probs would be wrong."""
+    """Raise NotReady for a model whose log-probs would be wrong."""
     kind = getattr(config, "model_type", "")
     if kind in _STATEFUL:
         raise NotReady(
-            f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: take another model"
+            f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: "
+            "take another model"
         )
-    for name, neutral in _SCALED.items():
-        known = name in (_TIMES.get(kind), _OVER.get(kind))
+    for name, neutral in _NEUTRAL_FACTORS.items():
+        known = name in (_MULTIPLIERS.get(kind), _DIVISORS.get(kind))
         if not known and getattr(config, name, neutral) not in (None, neutral):
             raise NotReady(
-                f"model type {kind!r} sets {name}, which the learner does not do yet: take another model"
+                f"model type {kind!r} sets {name}, which the learner does not do yet: "
+                "take another model"
             )
 
 
 def logit_factor(config: Any) -> float:
-    """The factor of the logits, applied before their cap."""
+    """Return the factor of the logits, applied before their cap."""
     kind = getattr(config, "model_type", "")
-    times, over = _TIMES.get(kind), _OVER.get(kind)
-    factor: float = (
-        getattr(config, times) if times else 1.0 / getattr(config, over) if over else 1.0
-    )
-    return factor
+    if kind in _MULTIPLIERS:
+        return float(getattr(config, _MULTIPLIERS[kind]))
+    if kind in _DIVISORS:
+        return 1.0 / float(getattr(config, _DIVISORS[kind]))
+    return 1.0
 
 
 def states(
-    model: PreTrainedModel, row: PackedSequence, mask: TreeMask | None = None
+    model: PreTrainedModel, sequence: PackedSequence, mask: TreeMask | None = None
 ) -> torch.Tensor:
-    """The last layer's state of each unique token of a row: what its output layer reads. mask: the row's, if it is made."""
+    """Return [U, D]: the last layer's state of each unique token, which the output layer reads.
+
+    mask: the mask of the sequence, if it is made already.
+    """
     weight: Any = model.get_input_embeddings().weight
-    _refuse_beyond(model.config, int(row.position_N.max(initial=-1)) + 1)
+    _refuse_beyond(model.config, int(sequence.position_U.max(initial=-1)) + 1)
     if not is_packed(model):
-        return _flat(model, row, weight.device)
-    mask = mask_of(model, row) if mask is None else mask
-    tokens, positions = (
-        torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N)
+        return _flat_states(model, sequence, weight.device)
+    found = model.base_model(
+        input_ids=torch.from_numpy(sequence.token_U).to(weight.device)[None],
+        position_ids=torch.from_numpy(sequence.position_U).to(weight.device)[None],
+        use_cache=False,
+        tree=mask_of(model, sequence) if mask is None else mask,
     )
-    found = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask)
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
 
 def _refuse_beyond(config: Any, tokens: int) -> None:
-    """Raises NotReady for paths that change the rotations of others."""
-    if 0 < (bound := reach(config)) < tokens:
+    """Raise NotReady for a path so long that it changes the rotations of others."""
+    bound = reach(config)
+    if 0 < bound < tokens:
         raise NotReady(
-            f"model type {config.model_type!r} rotates all tokens otherwise where a path is longer than {bound}, and a row"
-            f" has one of {tokens}; lower generate.max_new_tokens, or take another model"
+            f"model type {config.model_type!r} rotates all tokens otherwise where a path is longer "
+            f"than {bound}, and a row has one of {tokens}; lower generate.max_new_tokens, or take "
+            "another model"
         )
 
 
-def mask_of(model: PreTrainedModel, row: PackedSequence) -> TreeMask:
-    """Who sees whom in a row, as the model's layers take it."""
+def mask_of(model: PreTrainedModel, sequence: PackedSequence) -> TreeMask:
+    """Return the mask of a sequence, as the model's layers take it."""
     weight: Any = model.get_input_embeddings().weight
-    return TreeMask(row, weight.dtype, weight.device)
+    return TreeMask(sequence, weight.dtype, weight.device)
 
 
-def _flat(model: PreTrainedModel, row: PackedSequence, device: torch.device) -> torch.Tensor:
-    """States of a row that is one path."""
-    if len(row.mask_P_T) != 1 or not (row.position_N == range(len(row.position_N))).all():
+def _flat_states(
+    model: PreTrainedModel, sequence: PackedSequence, device: torch.device
+) -> torch.Tensor:
+    """Return the states of a sequence that is one path."""
+    paths, positions = len(sequence.mask_P_T), sequence.position_U
+    if paths != 1 or not (positions == range(len(positions))).all():
         raise NotReady(
-            f"model type {model.config.model_type!r} is trained flat, and a row holds {len(row.mask_P_T)} paths: pairs of "
-            f"siblings cannot be; choose a loss of paths instead of dpo"
+            f"model type {model.config.model_type!r} is trained flat, and a row holds {paths} "
+            "paths: pairs of siblings cannot be; choose a loss of paths instead of dpo"
         )
-    found = model.base_model(
-        input_ids=torch.from_numpy(row.token_N).to(device)[None], use_cache=False
-    )
+    token = torch.from_numpy(sequence.token_U).to(device)
+    found = model.base_model(input_ids=token[None], use_cache=False)
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
 
 class Pass(NamedTuple):
-    """What one pass says of a row: log-prob of each prediction, entropy of each place, states of the unique tokens; where a
-    loss asks for it, log π' of each prediction and the mean over draws at each place (services.learner.model.tempered)."""
+    """Results of one pass over a sequence.
+
+    logp_E: log-prob of each prediction.
+    entropy_R: entropy at each readout.
+    state_U_D: states of the unique tokens.
+    soft_E, soft_mean_R: log π' of each prediction, and the mean over draws at each readout, if the
+        loss needs them (services/learner/model/tempered.py).
+    """
 
     logp_E: torch.Tensor
     entropy_R: torch.Tensor
-    state_N_H: torch.Tensor
+    state_U_D: torch.Tensor
     soft_E: torch.Tensor | None = None
     soft_mean_R: torch.Tensor | None = None
 
 
 def predictions(
     model: PreTrainedModel,
-    state_N_H: torch.Tensor,
-    row: PackedSequence,
+    state_U_D: torch.Tensor,
+    sequence: PackedSequence,
     softening: Softening | None = None,
 ) -> Pass:
-    """What the output layer says of a row, from its states."""
-    cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    weight_V_H, factor = output_weight(model), logit_factor(model.config.get_text_config())
-    read_N_H = state_N_H if factor == 1.0 else state_N_H * factor
-    said = token_logprobs(read_N_H, weight_V_H, row, cap)
-    soft = softened(read_N_H, weight_V_H, row, softening, cap) if softening else (None, None)
-    return Pass(*said, state_N_H, *soft)
+    """Return the results of the output layer, from the states of a sequence."""
+    text_config = model.config.get_text_config()
+    cap: float | None = getattr(text_config, "final_logit_softcapping", None)
+    factor = logit_factor(text_config)
+    weight_V_D = output_weight(model)
+    read_U_D = state_U_D if factor == 1.0 else state_U_D * factor
+    logp_E, entropy_R = token_logprobs(read_U_D, weight_V_D, sequence, cap)
+    soft_E, soft_mean_R = None, None
+    if softening:
+        soft_E, soft_mean_R = softened(read_U_D, weight_V_D, sequence, softening, cap)
+    return Pass(
+        logp_E=logp_E,
+        entropy_R=entropy_R,
+        state_U_D=state_U_D,
+        soft_E=soft_E,
+        soft_mean_R=soft_mean_R,
+    )
 
 
 def output_weight(model: PreTrainedModel) -> torch.Tensor:
-    """[V, H]: the matrix of the output layer."""
+    """Return [V, D]: the matrix of the output layer."""
     output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return output.weight  # type: ignore[no-any-return]
 
 
 def forward(
-    model: PreTrainedModel, row: PackedSequence, softening: Softening | None = None
+    model: PreTrainedModel, sequence: PackedSequence, softening: Softening | None = None
 ) -> Pass:
-    """One pass over a row's unique tokens."""
-    return predictions(model, states(model, row), row, softening)
+    """Compute one pass over the unique tokens of a sequence."""
+    return predictions(model, states(model, sequence), sequence, softening)

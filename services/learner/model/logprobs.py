@@ -1,7 +1,8 @@
 """Log-probs of chosen tokens from hidden states, without ever holding all logits.
 
-Logits are made in chunks of places, divided by the place's temperature, normalised in at least float32. The backward pass
-uses the kept probabilities (in the model's own precision), or makes a chunk's logits again where they would be too many.
+Logits are made in chunks of readouts, divided by the readout's temperature and normalised in at
+least float32. The backward pass uses the kept probabilities (in the model's own precision), or
+makes a chunk's logits again if the probabilities would be too many.
 """
 
 from collections.abc import Iterator
@@ -16,36 +17,36 @@ KEPT_NUMBERS = 1 << 28  # probabilities kept for the backward pass: 512 MiB in b
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """logp_E of predictions (row_E, token_E), sorted by row; and the entropy of each place."""
+    """logp_E of predictions (readout_E, token_E), sorted by readout; and the entropy_R."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        hidden_R_H: torch.Tensor,
-        weight_V_H: torch.Tensor,
+        hidden_R_D: torch.Tensor,
+        weight_V_D: torch.Tensor,
         temperature_R: torch.Tensor,
-        row_E: torch.Tensor,
+        readout_E: torch.Tensor,
         token_E: torch.Tensor,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        wide = torch.promote_types(hidden_R_H.dtype, torch.float32)
-        logp_E = torch.empty(len(row_E), dtype=wide, device=hidden_R_H.device)
-        entropy_R = torch.empty(len(hidden_R_H), dtype=wide, device=hidden_R_H.device)
-        keep = hidden_R_H.shape[0] * weight_V_H.shape[0] <= KEPT_NUMBERS and cap is None
+        readouts, vocabulary = len(hidden_R_D), len(weight_V_D)
+        wide = torch.promote_types(hidden_R_D.dtype, torch.float32)
+        logp_E = torch.empty(len(readout_E), dtype=wide, device=hidden_R_D.device)
+        entropy_R = torch.empty(readouts, dtype=wide, device=hidden_R_D.device)
+        keep = readouts * vocabulary <= KEPT_NUMBERS and cap is None
         kept: list[torch.Tensor] = []
-        for places, predictions in chunks(len(hidden_R_H), weight_V_H.shape[0], row_E):
-            logits = logits_of(hidden_R_H[places], weight_V_H, temperature_R[places], cap)
+        for chunk, predictions in chunks(readouts, vocabulary, readout_E):
+            logits = logits_of(hidden_R_D[chunk], weight_V_D, temperature_R[chunk], cap)
             probabilities = logits.softmax(1)
             top, at_top = logits.max(1)
-            total = (
-                top - probabilities.gather(1, at_top[:, None])[:, 0].log()
-            )  # log-sum-exp without a second exponential
-            at = (row_E[predictions] - places.start, token_E[predictions])
-            logp_E[predictions] = logits[at] - total[at[0]]
-            entropy_R[places] = total - torch.linalg.vecdot(probabilities, logits)
-            kept.append(probabilities.to(hidden_R_H.dtype) if keep else torch.empty(0))
+            # Log-sum-exp without a second exponential.
+            total = top - probabilities.gather(1, at_top[:, None])[:, 0].log()
+            row = readout_E[predictions] - chunk.start
+            logp_E[predictions] = logits[row, token_E[predictions]] - total[row]
+            entropy_R[chunk] = total - torch.linalg.vecdot(probabilities, logits)
+            kept.append(probabilities.to(hidden_R_D.dtype) if keep else torch.empty(0))
         ctx.save_for_backward(
-            hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R
+            hidden_R_D, weight_V_D, temperature_R, readout_E, token_E, logp_E, entropy_R
         )
         ctx.kept, ctx.cap = kept, cap
         ctx.set_materialize_grads(False)  # entropies without a gradient cost nothing
@@ -55,101 +56,122 @@ class _TokenLogProbs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_E: torch.Tensor | None, grad_R: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R = ctx.saved_tensors
+        hidden_R_D, weight_V_D, _, readout_E, _, logp_E, _ = ctx.saved_tensors
         grad_E = torch.zeros_like(logp_E) if grad_E is None else grad_E
-        grad_hidden = torch.empty_like(hidden_R_H)
-        grad_weight: torch.Tensor | None = None
-        spans = list(chunks(len(hidden_R_H), weight_V_H.shape[0], row_E))
-        held = ctx.kept or [torch.empty(0)] * len(spans)  # used up by the first backward pass
-        for (places, predictions), kept in zip(spans, held, strict=True):
-            hidden = hidden_R_H[places]
-            bend: torch.Tensor | None = None
-            if not len(kept):
-                logits = logits_of(hidden, weight_V_H, temperature_R[places], ctx.cap)
-                bend = None if ctx.cap is None else bend_of(logits, temperature_R[places], ctx.cap)
-                kept = logits.softmax(1).to(hidden.dtype)
-            rows = row_E[predictions] - places.start
-            sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device).index_add_(
-                0, rows, grad_E[predictions]
-            )
-            cool = temperature_R[places].to(grad_E.dtype)
-            spread = (
-                None if grad_R is None else _spread(kept, entropy_R[places], grad_R[places] / cool)
-            )
-            slope = kept.mul_((-sums / cool).to(kept.dtype)[:, None])
-            exact = (grad_E[predictions] - sums[rows] * logp_E[predictions].exp()) / cool[rows]
-            slope[rows, token_E[predictions]] = exact.to(
-                slope.dtype
-            )  # 1 − p of a sure token is lost in bfloat16
-            if spread is not None:
-                slope += spread.to(slope.dtype)
-            if bend is not None:
-                slope *= bend.to(slope.dtype)
-            grad_hidden[places] = slope @ weight_V_H
+        grad_hidden_R_D = torch.empty_like(hidden_R_D)
+        grad_weight_V_D: torch.Tensor | None = None
+        spans = list(chunks(len(hidden_R_D), len(weight_V_D), readout_E))
+        probabilities = ctx.kept or [torch.empty(0)] * len(spans)  # used up by the first pass
+        for (chunk, predictions), kept in zip(spans, probabilities, strict=True):
+            slope = _logit_gradient(ctx, chunk, predictions, kept, grad_E, grad_R)
+            grad_hidden_R_D[chunk] = slope @ weight_V_D
             if not ctx.needs_input_grad[1]:  # a frozen output layer
                 continue
-            grad = slope.t() @ hidden
+            grad = slope.t() @ hidden_R_D[chunk]
             if len(spans) > 1:
                 grad = grad.to(grad_E.dtype)
-            grad_weight = grad if grad_weight is None else grad_weight.add_(grad)
+            grad_weight_V_D = grad if grad_weight_V_D is None else grad_weight_V_D.add_(grad)
         ctx.kept = []
-        return (
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight_V_H.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        if grad_weight_V_D is not None:
+            grad_weight_V_D = grad_weight_V_D.to(weight_V_D.dtype)
+        return grad_hidden_R_D, grad_weight_V_D, None, None, None, None
 
 
-def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> torch.Tensor:
-    """What the gradients of entropies add to those of logits: −p (log p + H)."""
-    wide = p.to(entropy_R.dtype)
+def _logit_gradient(
+    ctx: Any,
+    chunk: slice,
+    predictions: slice,
+    probabilities: torch.Tensor,
+    grad_E: torch.Tensor,
+    grad_R: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the gradient of a chunk's untempered logits, in the precision of the model.
+
+    probabilities: kept ones, which are overwritten; empty to make them again.
+    """
+    hidden_R_D, weight_V_D, temperature_R, readout_E, token_E, logp_E, entropy_R = ctx.saved_tensors
+    hidden, temperature = hidden_R_D[chunk], temperature_R[chunk]
+    cap_slope: torch.Tensor | None = None
+    if not len(probabilities):
+        logits = logits_of(hidden, weight_V_D, temperature, ctx.cap)
+        if ctx.cap is not None:
+            cap_slope = cap_slope_of(logits, temperature, ctx.cap)
+        probabilities = logits.softmax(1).to(hidden.dtype)
+    row, token = readout_E[predictions] - chunk.start, token_E[predictions]
+    sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device)
+    sums.index_add_(0, row, grad_E[predictions])
+    divisor = temperature.to(grad_E.dtype)
+    spread: torch.Tensor | None = None
+    if grad_R is not None:
+        spread = _entropy_gradient(probabilities, entropy_R[chunk], grad_R[chunk] / divisor)
+    slope = probabilities.mul_((-sums / divisor).to(probabilities.dtype)[:, None])
+    exact = (grad_E[predictions] - sums[row] * logp_E[predictions].exp()) / divisor[row]
+    slope[row, token] = exact.to(slope.dtype)  # 1 − p of a sure token is lost in bfloat16
+    if spread is not None:
+        slope += spread.to(slope.dtype)
+    if cap_slope is not None:
+        slope *= cap_slope.to(slope.dtype)
+    return slope
+
+
+def _entropy_gradient(
+    p_R_V: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor
+) -> torch.Tensor:
+    """Return what the gradients of entropies add to those of logits: −p (log p + H)."""
+    wide = p_R_V.to(entropy_R.dtype)
     return -(torch.xlogy(wide, wide) + wide * entropy_R[:, None]) * grad_R[:, None]
 
 
 def logits_of(
-    hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None
+    hidden_R_D: torch.Tensor,
+    weight_V_D: torch.Tensor,
+    temperature_R: torch.Tensor,
+    cap: float | None,
 ) -> torch.Tensor:
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    logits = torch.nn.functional.linear(hidden, weight).to(wide)
+    """Return [R, V]: logits, capped and then tempered, in at least float32."""
+    wide = torch.promote_types(hidden_R_D.dtype, torch.float32)
+    logits = torch.nn.functional.linear(hidden_R_D, weight_V_D).to(wide)
     if cap is not None:
         logits = logits.div_(cap).tanh_().mul_(cap)
-    return logits.div_(temperature.to(wide)[:, None])
+    return logits.div_(temperature_R.to(wide)[:, None])
 
 
-def bend_of(logits: torch.Tensor, temperature: torch.Tensor, cap: float) -> torch.Tensor:
-    """Slope of the soft cap c · tanh(x / c), from what came out of it over the temperature."""
-    return 1 - (logits * (temperature.to(logits.dtype)[:, None] / cap)).square()
+def cap_slope_of(logits_R_V: torch.Tensor, temperature_R: torch.Tensor, cap: float) -> torch.Tensor:
+    """Return the slope of the soft cap c · tanh(x / c), from its tempered output."""
+    return 1 - (logits_R_V * (temperature_R.to(logits_R_V.dtype)[:, None] / cap)).square()
 
 
-def chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[slice, slice]]:
-    """Runs of places with the predictions that are made there."""
+def chunks(
+    readouts: int, vocabulary: int, readout_E: torch.Tensor
+) -> Iterator[tuple[slice, slice]]:
+    """Yield runs of readouts with the predictions that are made there."""
     size = max(1, CHUNK_NUMBERS // vocabulary)
-    for start in range(0, places, size):
-        stop = min(start + size, places)
-        first, last = torch.searchsorted(
-            row_E, torch.tensor([start, stop], device=row_E.device)
-        ).tolist()
+    for start in range(0, readouts, size):
+        stop = min(start + size, readouts)
+        bounds = torch.tensor([start, stop], device=readout_E.device)
+        first, last = torch.searchsorted(readout_E, bounds).tolist()
         yield slice(start, stop), slice(first, last)
 
 
 def token_logprobs(
-    hidden_N_H: torch.Tensor,
-    weight_V_H: torch.Tensor,
-    row: PackedSequence,
+    hidden_U_D: torch.Tensor,
+    weight_V_D: torch.Tensor,
+    sequence: PackedSequence,
     cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each prediction of a row, and the entropy of the (tempered) distribution at each place. cap: of logits."""
+    """Return logp_E, and the entropy_R of the tempered distributions.
+
+    cap: soft cap of the logits.
+    """
 
     def tensor(values: Any) -> torch.Tensor:
-        return torch.from_numpy(values).to(hidden_N_H.device)
+        return torch.from_numpy(values).to(hidden_U_D.device)
 
-    place_R = tensor(row.place_R)
-    temperature_R, row_E, token_E = (
-        tensor(row.temperature_R),
-        tensor(row.row_E),
-        tensor(row.token_E),
+    return _TokenLogProbs.apply(  # type: ignore[no-any-return,no-untyped-call]
+        hidden_U_D[tensor(sequence.place_R)],
+        weight_V_D,
+        tensor(sequence.temperature_R),
+        tensor(sequence.readout_E),
+        tensor(sequence.token_E),
+        cap,
     )
-    return _TokenLogProbs.apply(hidden_N_H[place_R], weight_V_H, temperature_R, row_E, token_E, cap)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,8 +1,9 @@
-"""Master weights in float32 under a model that computes in its own precision, and the gradients between them. Parameters
-that are frozen have neither.
+"""Float32 master weights under a model that computes in its own precision.
 
-With bfloat16 the model's parameters are a copy: each row's gradients are added to the masters' in float32 as soon as they
-are made, and `publish` copies the masters back. With float32 (or float64, in tests) masters and parameters are the same.
+With bfloat16 the model's parameters are a copy: the gradients of each sequence are added to the
+masters' in float32 as soon as they are made, and `copy_to_model` copies the masters back. With
+float32 (or float64, in tests) masters and parameters are the same. Frozen parameters have neither
+masters nor gradients.
 """
 
 from functools import partial
@@ -14,8 +15,12 @@ from services.learner.model import lora
 
 
 class Masters:
-    """`names`, `weights` and (in `weights[i].grad`) gradients of the parameters that are trained. `adapted`: they are an
-    adapter's."""
+    """Master weights of the trained parameters.
+
+    names: their names in the model.
+    weights: their values, with the gradients in `weights[i].grad`.
+    adapted: they are those of an adapter.
+    """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._model = model
@@ -31,12 +36,13 @@ class Masters:
         self.weights = [p.detach().clone() for p in self._parameters]
         for frozen in (p for _, p in named if not p.requires_grad):
             frozen.data = frozen.data.to(dtype)
-        for index, (parameter, master) in enumerate(
-            zip(self._parameters, self.weights, strict=True)
-        ):
+        for index, master in enumerate(self.weights):
             master.grad = torch.zeros_like(master)
+            parameter = self._parameters[index]
             parameter.data = parameter.data.to(dtype)
-            parameter.register_post_accumulate_grad_hook(partial(self._collect, index))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._collect, index)
+            )
 
     def _collect(self, index: int, parameter: torch.Tensor) -> None:
         gradient, master = parameter.grad, self.weights[index]
@@ -49,14 +55,14 @@ class Masters:
         parameter.grad = None
 
     def clear(self) -> None:
-        """Before the first row of a batch."""
+        """Drop all gradients, before the first sequence of a batch."""
         self._touched.clear()
         if not self._apart:
             for weight in self.weights:
                 weight.grad = None
 
     def gradients(self) -> list[torch.Tensor]:
-        """Gradients of the batch, in the order of `names`; zeros for parameters that no row touched."""
+        """Return the batch's gradients in the order of `names`; zeros for untouched parameters."""
         for index, weight in enumerate(self.weights):
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
@@ -65,30 +71,34 @@ class Masters:
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
     @torch.no_grad()
-    def publish(self) -> None:
-        """Copies the masters into the model."""
+    def copy_to_model(self) -> None:
+        """Copy the masters into the model."""
         if self._apart:
             for parameter, master in zip(self._parameters, self.weights, strict=True):
                 parameter.copy_(master)
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors of the model by name, as it computes with them; tied names share storage. An adapter is merged."""
+        """Return all tensors of the model by name, as it computes with them.
+
+        Tied names share storage. An adapter is merged.
+        """
         if self.adapted:
             return lora.merged(self._model, self._named())
         return {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
 
     def exact(self) -> dict[str, torch.Tensor]:
-        """All tensors that a checkpoint needs, once each: masters for parameters, and the model's own for the rest; of an
-        adapter its own alone, as PEFT names them."""
+        """Return all tensors that a checkpoint needs, once each.
+
+        Masters for parameters, and the model's own for the rest; of an adapter only its own, by
+        PEFT's names.
+        """
         if self.adapted:
             return {lora.stored_name(name): weight for name, weight in self._named().items()}
         tied = {p.data_ptr() for p in self._parameters}
-        rest = {
-            n: t.detach() for n, t in self._model.state_dict().items() if t.data_ptr() not in tied
-        }
+        state = self._model.state_dict()
+        rest = {name: t.detach() for name, t in state.items() if t.data_ptr() not in tied}
         return rest | self._named()
 
     def _named(self) -> dict[str, torch.Tensor]:
-        return {
-            name: weight.detach() for name, weight in zip(self.names, self.weights, strict=True)
-        }
+        weights = [weight.detach() for weight in self.weights]
+        return dict(zip(self.names, weights, strict=True))

@@ -1,12 +1,11 @@
-"""Where a batch's paths show whether its policy's head is right: a state, what came of the path, how likely it was kept.
+"""Observations for a policy's value head: a state, the outcome of the path, the chance it was kept.
 
-The tree policy says which tokens count (`observations`), from recorded facts alone, so a replay learns from the same ones.
-Pure numpy.
+The tree policy chooses the tokens (`observations`) from recorded facts alone, so that a replay
+trains the head on the same ones. Pure numpy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,57 +16,76 @@ from banyan.tree import Leaf
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Observed = Mapping[Leaf, Sequence[Observation]]
+Bools = npt.NDArray[np.bool_]
+LeafObservations = Mapping[Leaf, Sequence[Observation]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watched:
-    """place: the token whose last-layer state is read. label: the path's reward, in 0..1. kept: how likely the path was
-    kept. said: what the head said of it while it was sampled; nan where nothing, or by other weights."""
+class HeadObservations:
+    """`_O` observations of a path, of a part of a tree or of a packed sequence.
 
-    place_S: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    label_S: Floats = field(default_factory=lambda: np.zeros(0))
-    kept_S: Floats = field(default_factory=lambda: np.zeros(0))
-    said_S: Floats = field(default_factory=lambda: np.zeros(0))
+    place_O: token whose last-layer state the head reads.
+    label_O: reward of the path, in 0..1.
+    kept_O: probability, in (0, 1], with which the path was kept.
+    recorded_O: score that the head gave while the path was sampled; nan if none, or by other
+        weights than the ones in training.
+    """
+
+    place_O: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    label_O: Floats = field(default_factory=lambda: np.zeros(0))
+    kept_O: Floats = field(default_factory=lambda: np.zeros(0))
+    recorded_O: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __len__(self) -> int:
-        return len(self.place_S)
+        return len(self.place_O)
 
 
-NOTHING = Watched()
+NO_OBSERVATIONS = HeadObservations()
 
 
-def joined(parts: Iterable[tuple[Watched, Ints]]) -> Watched:
-    """Several in a row, each with its places moved to those given."""
-    held = [(w, place_S) for w, place_S in parts if len(w)]
-    if not held:
-        return NOTHING
-    rest = [
-        np.concatenate([getattr(w, name) for w, _ in held])
-        for name in ("label_S", "kept_S", "said_S")
-    ]
-    return Watched(np.concatenate([place_S for _, place_S in held]), *rest)
+def concatenate(parts: Iterable[tuple[HeadObservations, Ints]]) -> HeadObservations:
+    """Concatenate observations, with the places that stand beside each instead of its own."""
+    filled = [(part, place_O) for part, place_O in parts if len(part)]
+    if not filled:
+        return NO_OBSERVATIONS
+    return HeadObservations(
+        place_O=np.concatenate([place_O for _, place_O in filled]),
+        label_O=np.concatenate([part.label_O for part, _ in filled]),
+        kept_O=np.concatenate([part.kept_O for part, _ in filled]),
+        recorded_O=np.concatenate([part.recorded_O for part, _ in filled]),
+    )
 
 
 def of_path(
     observations: Sequence[Observation],
+    *,
     reward: float,
     predictor_T: Ints,
-    said_T: Floats,
-    foreign_T: Any,
-) -> Watched:
-    """What a path shows. A token's score was read where the token is predicted from. Rewards beyond 0..1 count as 0 or 1."""
+    head_T: Floats,
+    foreign_T: Bools,
+) -> HeadObservations:
+    """Return the observations of one path; none without a reward.
+
+    `_T` are the tokens that the policy sampled on the path. A token's score was read at the place
+    that predicts the token. Rewards beyond 0..1 count as 0 or 1. Raise InvalidInput for a place
+    outside the path, or a probability outside (0, 1].
+    """
     if not observations or not np.isfinite(reward):
-        return NOTHING
-    at = np.array([o.at for o in observations], np.int64)
-    if at.min() < 0 or at.max() >= len(predictor_T):
+        return NO_OBSERVATIONS
+    at_O = np.array([o.at for o in observations], np.int64)
+    if at_O.min() < 0 or at_O.max() >= len(predictor_T):
         raise InvalidInput(
-            f"a head is observed at policy token {at.max()} of a path that has {len(predictor_T)}"
+            f"a head is observed at policy token {at_O.max()} of a path that has {len(predictor_T)}"
         )
-    kept_S = np.array([o.kept for o in observations])
-    if not ((kept_S > 0.0) & (kept_S <= 1.0)).all():
+    kept_O = np.array([o.kept for o in observations])
+    if not ((kept_O > 0.0) & (kept_O <= 1.0)).all():
         raise InvalidInput(
-            f"a path that is there was kept with a probability in (0, 1], not {kept_S.min()}..{kept_S.max()}"
+            "a path that is there was kept with a probability in (0, 1], not "
+            f"{kept_O.min()}..{kept_O.max()}"
         )
-    label_S = np.full(len(at), min(1.0, max(0.0, reward)))
-    return Watched(predictor_T[at], label_S, kept_S, np.where(foreign_T[at], np.nan, said_T[at]))
+    return HeadObservations(
+        place_O=predictor_T[at_O],
+        label_O=np.full(len(at_O), min(1.0, max(0.0, reward))),
+        kept_O=kept_O,
+        recorded_O=np.where(foreign_T[at_O], np.nan, head_T[at_O]),
+    )

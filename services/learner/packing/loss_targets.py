@@ -1,4 +1,4 @@
-"""Which tokens a loss is taken on, beside the policy's own samples on the paths of leaves. Pure."""
+"""Tokens that a loss is taken on, besides the policy's own samples on the paths of leaves. Pure."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,17 @@ from banyan.segment import Origin
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """forced: origins of FORCED segments that take part; all others are context. pairs: pairs of siblings instead of paths
-    (`best` or `all`, empty for none), whose advantages differ by `margin` at least."""
+class LossTargets:
+    """Tokens and paths that take part in a loss.
+
+    forced: origins of FORCED segments that are trained on; all others are context.
+    pairs: `best` or `all` for pairs of siblings instead of whole paths; empty for paths.
+    margin: least difference of the advantages of a pair.
+    """
 
     forced: frozenset[Origin] = frozenset()
     pairs: str = ""
     margin: float = 0.0
 
 
-PATHS = Taught()
+PATHS = LossTargets()

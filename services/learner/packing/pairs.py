@@ -1,6 +1,7 @@
-"""Pairs of siblings: children of one node, sampled after the same tokens, one better than the other. Pure numpy.
+"""Pairs of siblings: children of one node, sampled after the same tokens, one of them better.
 
-A child's worth is its own advantage where the estimator gives nodes one, else the mean over the trained leaves below it.
+A child's worth is its own advantage if the estimator gives advantages to nodes, else the mean over
+the trained leaves below it. Pure numpy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,83 +11,89 @@ import numpy as np
 
 from banyan.view import TreeView
 from services.learner.packing import unroll
-from services.learner.packing.loss_targets import Taught
+from services.learner.packing.loss_targets import LossTargets
 from services.learner.packing.unroll import Floats, Path, TreePart
 
-Pair = tuple[int, int]  # node that is chosen, node that is rejected
+Pair = tuple[int, int]  # nodes: the chosen, the rejected
 
 
-def pairs(view: TreeView, leaf_L: Floats, node_N: Floats | None, taught: Taught) -> list[Pair]:
-    """The pairs of a tree, forks in DFS order; the better children first."""
+def pairs(
+    view: TreeView, leaf_L: Floats, node_N: Floats | None, targets: LossTargets
+) -> list[Pair]:
+    """Return the pairs of a tree, forks in DFS order, better children first."""
     worth_N = _worth(view, leaf_L, node_N)
-    found: list[Pair] = []
+    chosen_pairs: list[Pair] = []
     for node in view.nodes:
-        able = [
+        comparable = [
             i
             for i in node.children
             if np.isfinite(worth_N[i]) and view.nodes[i].trained and len(view.nodes[i])
         ]
-        ranked = sorted(able, key=lambda i: (-worth_N[i], i))
-        chosen = ranked[:1] if taught.pairs == "best" else ranked
-        found += [
-            (a, b) for a in chosen for b in ranked if worth_N[a] - worth_N[b] >= taught.margin
-        ]
-    return found
+        ranked = sorted(comparable, key=lambda i: (-worth_N[i], i))
+        for better in ranked[:1] if targets.pairs == "best" else ranked:
+            chosen_pairs += [
+                (better, worse)
+                for worse in ranked
+                if worth_N[better] - worth_N[worse] >= targets.margin
+            ]
+    return chosen_pairs
 
 
 def _worth(view: TreeView, leaf_L: Floats, node_N: Floats | None) -> Floats:
-    """Of each node; nan where no trained leaf is below it."""
-    total, count = np.zeros(len(view.nodes)), np.zeros(len(view.nodes))
+    """Return the worth of each node; nan for one without a trained leaf below it."""
+    total_N, count_N = np.zeros(len(view.nodes)), np.zeros(len(view.nodes))
     for leaf in unroll.trained_leaves(leaf_L):
-        total[view.path(leaf)] += leaf_L[leaf]
-        count[view.path(leaf)] += 1
-    worth_N = total if node_N is None else node_N
-    return np.where(
-        count > 0, worth_N / np.maximum(count, 1) if node_N is None else worth_N, np.nan
-    )
+        total_N[view.path(leaf)] += leaf_L[leaf]
+        count_N[view.path(leaf)] += 1
+    worth_N = total_N / np.maximum(count_N, 1) if node_N is None else node_N
+    return np.where(count_N > 0, worth_N, np.nan)
 
 
-def pieces(
+def parts(
     view: TreeView,
     leaf_L: Floats,
     node_N: Floats | None,
+    *,
     policy: bytes,
     budget: int,
-    taught: Taught,
+    targets: LossTargets,
 ) -> Iterator[TreePart]:
-    """The pairs of a tree, cut into pieces whose unique tokens fit the budget. A pair is never cut."""
-    held: set[int] = set()
+    """Yield the pairs of a tree in parts whose unique tokens fit the budget.
+
+    A pair is never cut. `policy`: digest of the weights in training.
+    """
+    nodes: set[int] = set()
     run: list[Pair] = []
-    for pair in pairs(view, leaf_L, node_N, taught):
-        needed = {node for child in pair for node in _above(view, child)}
-        if run and sum(len(view.nodes[i]) for i in held | needed) > budget:
-            yield _piece(view, sorted(held), run, policy)
-            held, run = set(), []
-        held |= needed
+    for pair in pairs(view, leaf_L, node_N, targets):
+        needed = {node for child in pair for node in _ancestry(view, child)}
+        if run and sum(len(view.nodes[i]) for i in nodes | needed) > budget:
+            yield _part(view, sorted(nodes), run, policy)
+            nodes, run = set(), []
+        nodes |= needed
         run.append(pair)
     if run:
-        yield _piece(view, sorted(held), run, policy)
+        yield _part(view, sorted(nodes), run, policy)
 
 
-def _above(view: TreeView, node: int) -> list[int]:
-    """The node and those above it."""
-    found = []
+def _ancestry(view: TreeView, node: int) -> list[int]:
+    """Return the node and those above it."""
+    nodes = []
     while node >= 0:
-        found.append(node)
+        nodes.append(node)
         node = view.nodes[node].parent
-    return found
+    return nodes
 
 
-def _piece(view: TreeView, order: Sequence[int], run: Sequence[Pair], policy: bytes) -> TreePart:
-    facts = unroll.facts_of(view, order, policy)
+def _part(view: TreeView, order: Sequence[int], run: Sequence[Pair], policy: bytes) -> TreePart:
+    stretches = unroll.node_stretches(view, order, policy)
     sides = [
-        _side(facts[node], sign)
+        _side(stretches[node], sign)
         for pair in run
         for node, sign in zip(pair, (1.0, -1.0), strict=True)
     ]
-    return unroll.piece_of(view, order, sides)
+    return unroll.part_of(view, order, sides)
 
 
-def _side(facts: Path, sign: float) -> Path:
-    count = len(facts.token_T)
-    return replace(facts, advantage_T=np.full(count, sign), share_T=np.ones(count))
+def _side(stretch: Path, sign: float) -> Path:
+    count = len(stretch.token_T)
+    return replace(stretch, advantage_T=np.full(count, sign), share_T=np.ones(count))

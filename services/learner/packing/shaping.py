@@ -1,4 +1,4 @@
-"""Advantages multiplied token by token, where an estimator shapes the batch. Pure."""
+"""Multiplies advantages token by token, for an estimator that shapes the batch. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,37 +7,36 @@ import numpy as np
 
 from banyan.segment import Kind
 from banyan.view import Node, TreeView
-from services.learner.packing.loss_targets import Taught
+from services.learner.packing.loss_targets import LossTargets
 from services.learner.packing.unroll import Floats, Path, TreePart
 
 
 def shaped(
-    piece: TreePart,
+    part: TreePart,
     view: TreeView,
     leaves: Sequence[int],
     factor_N_T: Sequence[Floats],
-    taught: Taught,
+    targets: LossTargets,
 ) -> TreePart:
-    """The piece of the paths of `leaves`, with each advantage times its token's factor."""
-    paths = (
-        _shaped(p, view, leaf, factor_N_T, taught)
-        for p, leaf in zip(piece.paths, leaves, strict=True)
-    )
-    return replace(piece, paths=tuple(paths))
+    """Return the part of the paths of `leaves`, each advantage times the factor of its token."""
+    paths = [
+        _shaped(path, view, leaf, factor_N_T, targets)
+        for path, leaf in zip(part.paths, leaves, strict=True)
+    ]
+    return replace(part, paths=tuple(paths))
 
 
 def _shaped(
-    path: Path, view: TreeView, leaf: int, factor_N_T: Sequence[Floats], taught: Taught
+    path: Path, view: TreeView, leaf: int, factor_N_T: Sequence[Floats], targets: LossTargets
 ) -> Path:
-    nodes = [i for i in view.path(leaf) if _taught(view.nodes[i], taught)]
+    nodes = [i for i in view.path(leaf) if _is_target(view.nodes[i], targets)]
     factor_T = np.concatenate([np.zeros(0), *(factor_N_T[i] for i in nodes)])
-    behind_T = factor_T[
-        len(factor_T) - len(path.token_T) :
-    ]  # a path's very first token has nothing that predicts it
-    return replace(path, advantage_T=path.advantage_T * behind_T)
+    # The very first token of a path has nothing that predicts it.
+    predicted_T = factor_T[len(factor_T) - len(path.token_T) :]
+    return replace(path, advantage_T=path.advantage_T * predicted_T)
 
 
-def _taught(node: Node, taught: Taught) -> bool:
+def _is_target(node: Node, targets: LossTargets) -> bool:
     return node.trained or (
-        node.segment.kind is Kind.FORCED and node.segment.origin in taught.forced
+        node.segment.kind is Kind.FORCED and node.segment.origin in targets.forced
     )

@@ -27,7 +27,7 @@ def tokens(
         return torch.from_numpy(values).to(result.logp_E.device)
 
     def at_places(values_R: torch.Tensor) -> torch.Tensor:
-        return values_R[tensor(sequence.row_E)][index_P_T]
+        return values_R[tensor(sequence.readout_E)][index_P_T]
 
     index_P_T = tensor(sequence.index_P_T)
     logp_P_T = result.logp_E[index_P_T]

@@ -86,7 +86,7 @@ class Trainer:
         self.masters = self._make_masters(model, dtype)
         self.adam = adam_state.adam_of(self.masters.weights, optimise)
         output = output_weight(model)
-        self.head = head.made(output.shape[1], optimise.head, seed, output.device)
+        self.head = head.build(output.shape[1], optimise.head, seed, output.device)
 
     def _refuse_impossible(self) -> None:
         name = self.optimise.loss
@@ -94,7 +94,7 @@ class Trainer:
             raise NotReady(
                 f"loss {name!r} needs the log-probs of a reference policy, and there is none"
             )
-        if not self.budget and self.loss.taught.pairs:
+        if not self.budget and self.loss.targets.pairs:
             kind = self.model.config.model_type
             raise NotReady(
                 f"loss {name!r} takes pairs, and model type {kind!r} is trained flat:"
@@ -159,7 +159,7 @@ class Trainer:
         first: whether these sequences are computed for the first time
         """
         totals = self._totals(sequences)
-        if self.loss.surveys:
+        if self.loss.needs_survey:
             totals = replace(totals, weight=self._mean_importance(sequences, proximal))
         self.masters.clear()
         own_loss = 0.0
@@ -223,7 +223,7 @@ class Trainer:
         """
         if self.head is None or not applied:
             if self.head is not None:
-                self.head.forget()
+                self.head.drop_batch()
             return {}
         return self.head.step()
 
@@ -239,9 +239,9 @@ class Trainer:
         """Add a sequence's gradients; return its loss and the log-probs of its predictions."""
         result = self.compute(sequence)
         if self.head is not None and first:
-            self.head.observe(result.state_N_H, sequence.watched)
+            self.head.observe(result.state_U_D, sequence.head_observations)
         tokens = gather.tokens(sequence, result, proximal_E, self._reference(sequence))
-        loss, measures = self.loss.of(tokens, totals)
+        loss, measures = self.loss.compute(tokens, totals)
         self._backward(loss)
         sums.tally.add(measures)
         if first:
@@ -278,7 +278,7 @@ class Trainer:
         for group in self.adam.param_groups:
             group["lr"] = rate
         self.adam.step()
-        self.masters.publish()
+        self.masters.copy_to_model()
 
     # -- measurements and state --
 
@@ -298,7 +298,7 @@ class Trainer:
         weights = self.masters.weights
         if self.masters.adapted:
             named = dict(zip(self.masters.names, weights, strict=True))
-            return lora.sizes(self.model, named)
+            return lora.squared_norms(self.model, named)
         norms = [float(torch.linalg.vector_norm(weight.detach())) for weight in weights]
         return sum(norm**2 for norm in norms), float(sum(weight.numel() for weight in weights))
 

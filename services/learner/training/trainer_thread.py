@@ -114,7 +114,7 @@ class TorchThread:
         trainer.settle(self._threads)
         resources, optimise = self._recipe.resources, self._recipe.optimise
         chosen = device.choose(resources.learner_device, self._recipe.deterministic, *self._local)
-        device.take(chosen)
+        device.set_current(chosen)
         dtype = device.compute_dtype(resources.dtype, chosen)
         self.dtype_name = str(dtype).removeprefix("torch.")
         needed = losses.build(optimise.loss, optimise.loss_settings).needs_reference
@@ -159,7 +159,7 @@ class TorchThread:
             budget=trainer.budget,
             pack=self.pack,
             price=trainer.price,
-            taught=trainer.loss.taught,
+            targets=trainer.loss.targets,
             minibatches=optimise.minibatches,
             entropy_quantile=optimise.entropy_quantile,
             trains_head=optimise.head is not None,

@@ -1,7 +1,7 @@
 """Ingest: many messages in one transaction, with the same result however often and in whatever
 order they come.
 
-See docs/protocol.md, Delivery.
+See docs/protocol.md, What becomes of an event.
 """
 
 from collections import deque

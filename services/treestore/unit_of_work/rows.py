@@ -7,7 +7,7 @@ from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
-from services.treestore.storage.schema.columns import clean
+from services.treestore.events.text import without_nul
 
 GROWING = int(tree_pb2.TREE_STATE_GROWING)
 SCORING = int(tree_pb2.TREE_STATE_SCORING)
@@ -147,8 +147,8 @@ class ScoreRow:
         return cls(
             state=int(scored.score.state),
             value=scored.score.value,
-            reason=clean(scored.score.reason),
-            version=clean(scored.scorer_version),
+            reason=without_nul(scored.score.reason),
+            version=without_nul(scored.scorer_version),
         )
 
 

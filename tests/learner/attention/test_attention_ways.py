@@ -1,19 +1,18 @@
-"""Which way of attending a row takes, what it costs, and that what it holds is bounded."""
+"""The attention method of a sequence, its cost, and a bound on the scores that it holds."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from services.learner.attention import blocks as units
-from services.learner.attention import matmuls
-from services.learner.attention.cost_model import Way, choose, costs
+from services.learner.attention import matmuls, units
+from services.learner.attention.cost_model import AttentionMethod, choose, costs
 from services.learner.packing import node_spans
 from services.learner.packing.packing import PackedSequence
 
 
 def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
-    """A row of trees (prompt, branches, new tokens), of which only the shape counts."""
+    """Return a sequence of trees (prompt, branches, new tokens) of which only the shape counts."""
     enter: list[int] = []
     leave: list[int] = []
     blocks = []
@@ -25,60 +24,76 @@ def shape(trunk: int, trees: list[tuple[int, int, int]]) -> PackedSequence:
         leave += [branches] * prompt + [1 + i // new for i in range(branches * new)]
         blocks.append((start, len(enter)))
     none, empty = np.zeros(0, np.int64), np.zeros((0, 0))
-    facts = {"token_N": np.zeros(len(enter), np.int64), "enter_N": np.array(enter), "leave_N": np.array(leave)}
-    rest = dict.fromkeys(("position_N", "place_R", "temperature_R", "row_E", "token_E"), none)
+    intervals = {
+        "token_U": np.zeros(len(enter), np.int64),
+        "enter_U": np.array(enter),
+        "leave_U": np.array(leave),
+    }
+    rest = dict.fromkeys(("position_U", "place_R", "temperature_R", "readout_E", "token_E"), none)
     paths_of = ("index", "mask", "behaviour", "drawn", "foreign", "advantage", "share", "origin")
-    return PackedSequence(**facts, **rest, **{f"{n}_P_T": empty for n in paths_of}, trunk=trunk, blocks=tuple(blocks))  # type: ignore[arg-type]
+    return PackedSequence(
+        **intervals,
+        **rest,
+        **{f"{n}_P_T": empty for n in paths_of},
+        trunk=trunk,
+        blocks=tuple(blocks),
+    )  # type: ignore[arg-type]
 
 
 def comb(tokens: int, node: int) -> PackedSequence:
-    """A spine of nodes, each with a leaf beside the next."""
+    """Return a spine of nodes, each with a leaf beside the next."""
     count = tokens // (2 * node)
     enter = np.repeat(np.arange(2 * count), node)
-    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)  # a spine's node, then its leaf, then all that is below
+    # A node of the spine, then its leaf, then all that is below.
+    leave = np.where(enter % 2 == 0, 2 * count - 1, enter)
     return replace(
         shape(0, [(1, 1, 1)]),
-        token_N=np.zeros(len(enter), np.int64),
-        enter_N=enter,
-        leave_N=leave,
+        token_U=np.zeros(len(enter), np.int64),
+        enter_U=enter,
+        leave_U=leave,
         blocks=((0, len(enter)),),
     )
 
 
 def test_no_unit_is_more_than_can_be_held() -> None:
     for node in (1, 8, 20):
-        row = comb(16_384, node)
-        made = matmuls.calls(node_spans.spans(row))
-        assert made.stacks and all(s.query_U_Q.shape[1] * s.key_U_K.shape[1] <= 2 * units._MOST for s in made.stacks)
-        kept = np.concatenate([s.query_U_Q[s.kept_U_Q] for s in made.stacks])
-        assert sorted(kept) == list(range(len(row.token_N)))
+        sequence = comb(16_384, node)
+        planned = matmuls.plan(node_spans.spans(sequence))
+        assert planned.stacks and all(
+            s.query_A_Q.shape[1] * s.key_A_K.shape[1] <= 2 * units._LARGEST for s in planned.stacks
+        )
+        kept = np.concatenate([s.query_A_Q[s.kept_A_Q] for s in planned.stacks])
+        assert sorted(kept) == list(range(len(sequence.token_U)))
 
 
 @pytest.mark.parametrize(
-    ("row", "way"),
+    ("sequence", "method"),
     [
-        (shape(25, [(20, 8, 8)] * 8), Way.PADDED),  # the quick start
-        (shape(0, [(45, 8, 8)]), Way.PADDED),
-        (shape(0, [(512, 16, 64)]), Way.NODES),
-        (shape(0, [(256, 128, 8)]), Way.NODES),
+        (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the quick start
+        (shape(0, [(45, 8, 8)]), AttentionMethod.PADDED),
+        (shape(0, [(512, 16, 64)]), AttentionMethod.NODES),
+        (shape(0, [(256, 128, 8)]), AttentionMethod.NODES),
     ],
 )
-def test_the_cheapest_way_is_the_one_that_was_measured_to_be(row: PackedSequence, way: Way) -> None:
-    made = matmuls.calls(node_spans.spans(row))
-    assert choose(row, made) is way
-    found = costs(row, made)
-    assert found[way] == min(found.values())
+def test_the_cheapest_method_is_the_one_that_was_measured_to_be(
+    sequence: PackedSequence, method: AttentionMethod
+) -> None:
+    planned = matmuls.plan(node_spans.spans(sequence))
+    assert choose(sequence, planned) is method
+    by_method = costs(sequence, planned)
+    assert by_method[method] == min(by_method.values())
 
 
 def test_a_layer_with_a_window_or_a_cap_is_never_done_without_scores() -> None:
-    row = shape(0, [(512, 16, 64)])
-    assert choose(row, None) is Way.BLOCKS  # too long to hold all scores
+    sequence = shape(0, [(512, 16, 64)])
+    assert choose(sequence, None) is AttentionMethod.BLOCKS  # too long to hold all scores
 
 
 def test_what_node_by_node_costs() -> None:
-    row = shape(0, [(3, 2, 2)])
-    made = matmuls.calls(node_spans.spans(row), 0)  # own: 3 causal, two of 2; below: 3 keys, 4 queries
-    assert matmuls.long_pairs(made) == 6 + 2 * 3 + 12
-    assert costs(row, made)[Way.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
-    made = matmuls.calls(node_spans.spans(row))  # one unit of 7
-    assert costs(row, made)[Way.NODES] == 55_000 + 7 * 880 + 49 * 10.3
+    sequence = shape(0, [(3, 2, 2)])
+    # Own: 3 causal, two of 2; below: 3 keys, 4 queries.
+    planned = matmuls.plan(node_spans.spans(sequence), 0)
+    assert matmuls.long_pairs(planned) == 6 + 2 * 3 + 12
+    assert costs(sequence, planned)[AttentionMethod.NODES] == 3 * 615_000 + 7 * 880 + 24 * 5.5
+    planned = matmuls.plan(node_spans.spans(sequence))  # one unit of 7
+    assert costs(sequence, planned)[AttentionMethod.NODES] == 55_000 + 7 * 880 + 49 * 10.3

@@ -15,8 +15,8 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner.rig import RUN, recipe
-from tests.learner.rows import rows_of
+from tests.learner.in_memory_learner import RUN, recipe
+from tests.learner.random_sequences import sequences_of
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6]])
 
@@ -29,7 +29,7 @@ async def trained(
     thread = TorchThread(wanted, 1)
     await thread.load(base, resumed=False, base=base)
     for step in range(2):
-        thread.trainer.step(rows_of(forest, step), step)
+        thread.trainer.step(sequences_of(forest, step), step)
     snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), copied=True)
     path = checkpoint.write(folder / "checkpoints", snapshot, base)
     tensors = {name: tensor.clone() for name, tensor in thread.trainer.published().items()}

@@ -10,7 +10,7 @@ from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2, tree_pb2
 from services.learner.checkpoints import checkpoint
 from services.learner.ports import StoredBatch
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe, straight
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe, straight
 
 
 @pytest.mark.parametrize("every", [100, 1, 2])

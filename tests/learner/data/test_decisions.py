@@ -1,4 +1,4 @@
-"""Pure decisions: which groups make a batch, how old a segment is, when a checkpoint is due, how trees are divided."""
+"""Pure decisions: groups of a batch, age of segments, due checkpoints, division of trees."""
 
 from typing import Any
 
@@ -47,11 +47,13 @@ def test_a_group_without_trees_is_no_group() -> None:
 
 
 @given(st.sets(st.integers(0, 30)), st.none() | st.integers(0, 30), st.integers(1, 5))
-def test_deterministic_batches_are_a_prefix(ordinals: set[int], oldest_open: int | None, size: int) -> None:
-    found = chosen(assemble(ready(*ordinals), oldest_open, size, True))
-    if found is not None:
-        assert found == sorted(ordinals)[:size]
-        assert oldest_open is None or all(o < oldest_open for o in found if o != oldest_open)
+def test_deterministic_batches_are_a_prefix(
+    ordinals: set[int], oldest_open: int | None, size: int
+) -> None:
+    batch = chosen(assemble(ready(*ordinals), oldest_open, size, True))
+    if batch is not None:
+        assert batch == sorted(ordinals)[:size]
+        assert oldest_open is None or all(o < oldest_open for o in batch if o != oldest_open)
 
 
 def test_age_counts_steps_and_a_rewind_counts_from_the_common_ancestor(forest: Any) -> None:
@@ -91,18 +93,23 @@ def test_checkpoints_cost_at_most_a_twentieth() -> None:
 def spread(forest: Any, leaves: int = 6, prompt: int = 10, length: int = 5) -> TreeView:
     tree = Tree(b"d" * 32)
     root = forest.segment(tree, None, list(range(prompt)), kind=Kind.PROMPT)
-    made = [forest.segment(tree, root, [i] * length, ordinal=i) for i in range(leaves)]
-    ends = [Leaf(s.id, length) for s in made]
+    segments = [forest.segment(tree, root, [i] * length, ordinal=i) for i in range(leaves)]
+    ends = [Leaf(s.id, length) for s in segments]
     return TreeView(tree, ends, {leaf: float(i % 2) for i, leaf in enumerate(ends)})
 
 
-def card_40(forest: Any, branches: Any) -> TreeView:
-    """A prompt of 6; below it a branch of 4 that parts into 3 and 5, and one of 7, in the order that is asked for."""
+def tree_training_example(forest: Any, branches: Any) -> TreeView:
+    """Return a prompt of 6 with a branch of 4 that forks into 3 and 5, and a branch of 7.
+
+    branches: both in some order, each with the tokens of its nodes.
+    """
     tree = Tree(b"p" * 32)
     root, ends = forest.segment(tree, None, [1] * 6, kind=Kind.PROMPT), []
     for ordinal, sizes in enumerate(branches):
         first = forest.segment(tree, root, [ordinal] * sizes[0], ordinal=ordinal)
-        below = [forest.segment(tree, first, [9] * size, ordinal=i) for i, size in enumerate(sizes[1:])]
+        below = [
+            forest.segment(tree, first, [9] * size, ordinal=i) for i, size in enumerate(sizes[1:])
+        ]
         ends += [Leaf(s.id, len(s)) for s in below or [first]]
     return TreeView(tree, ends, dict.fromkeys(ends, 1.0))
 
@@ -114,18 +121,23 @@ def card_40(forest: Any, branches: Any) -> TreeView:
         (((7,), (4, 3, 5)), {17: 0, 18: 10, 19: 10, 20: 6, 24: 6, 25: 16, 29: 16}),
     ],
 )
-def test_what_sharing_saves_of_the_cards_tree(forest: Any, branches: Any, saved: dict[int, int]) -> None:
-    """Card 40: N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2. Its search for one prefix to share saves
-    S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on, all of the hierarchy 16 from 25 on; ours is no search."""
-    view = card_40(forest, branches)
+def test_what_sharing_saves_of_the_example_of_tree_training(
+    forest: Any, branches: Any, saved: dict[int, int]
+) -> None:
+    """Tree Training (arXiv 2511.00413): N = 25 of 41, POR .3902, bound 1.64, g(P) = 3, g(x) = 2.
+
+    Its search for one prefix to share saves S(x) = 1 · 10 from 18 on and S(P) = 2 · 6 from 29 on,
+    all of the hierarchy 16 from 25 on; ours is no search.
+    """
+    view = tree_training_example(forest, branches)
     assert (view.unique_tokens, view.path_tokens) == (25, 41)
     assert 1 - view.unique_tokens / view.path_tokens == pytest.approx(0.3902, abs=1e-4)
     assert view.path_tokens / view.unique_tokens == pytest.approx(1.64)
     assert {len(node): node.paths for node in view.nodes} == {6: 3, 4: 2, 3: 1, 5: 1, 7: 1}
     for budget, expected in saved.items():
         runs = unroll.divide(view, range(3), budget)
-        held = [sum(len(view.nodes[i]) for i in unroll.nodes_of(view, run)) for run in runs]
-        assert max(held) <= budget and 41 - sum(held) == expected, budget
+        sizes = [sum(len(view.nodes[i]) for i in unroll.nodes_of(view, run)) for run in runs]
+        assert max(sizes) <= budget and 41 - sum(sizes) == expected, budget
 
 
 def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> None:
@@ -133,26 +145,28 @@ def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> N
     assert unroll.divide(view, range(6), 40) == [[0, 1, 2, 3, 4, 5]]
     assert unroll.divide(view, range(6), 25) == [[0, 1, 2], [3, 4, 5]]
     assert unroll.divide(view, range(6), 3) == [[i] for i in range(6)]
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True))
+    )
     lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
     assert lesson.metrics["packed_tokens"] == 50
     assert lesson.metrics["repeated_tokens"] == 10
     assert lesson.metrics["unique_tokens"] == 40
     assert lesson.metrics["path_tokens"] == 90
-    assert [len(row.token_N) for row in lesson.rows] == [25, 25]
+    assert [len(sequence.token_U) for sequence in lesson.sequences] == [25, 25]
 
 
 def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
     view = spread(forest)
-    for value, said in ((None, {}), (0.0, {"reward": 0.0})):
+    for value, recorded in ((None, {}), (0.0, {"reward": 0.0})):
         tree = ScoredTree(view.tree, view.leaves_L, dict.fromkeys(view.leaves_L, value))
         lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 99)
         metrics = numbers(lesson, Timed(StepReport(applied=False), 0.0), 1)
-        assert {name: metrics[name] for name in metrics if name == "reward"} == said
+        assert {name: metrics[name] for name in metrics if name == "reward"} == recorded
         assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
 
 
-def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
+def test_a_tree_counts_unique_and_path_tokens(forest: Any) -> None:
     """P 6 → x 4 → leaves 3, 5; leaf y 7: 25 unique tokens for 41 on paths."""
     tree = Tree(b"k" * 32)
     root = forest.segment(tree, None, [0] * 6, kind=Kind.PROMPT)
@@ -164,9 +178,9 @@ def test_the_card_tree_counts_its_tokens(forest: Any) -> None:
     ]
     leaves = [Leaf(s.id, len(s)) for s in ends]
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    piece = unroll.unroll(view, range(3), np.ones(3), None, b"now")
-    assert (len(piece), view.path_tokens) == (25, 41)
-    assert sorted(len(p.token_T) for p in piece.paths) == [7, 7, 9]
+    part = unroll.unroll(view, range(3), np.ones(3), None, b"now")
+    assert (len(part), view.path_tokens) == (25, 41)
+    assert sorted(len(p.token_T) for p in part.paths) == [7, 7, 9]
 
 
 def test_siblings_that_begin_alike_share_a_prediction(forest: Any) -> None:
@@ -174,22 +188,31 @@ def test_siblings_that_begin_alike_share_a_prediction(forest: Any) -> None:
     root = forest.segment(tree, None, [1, 2], kind=Kind.PROMPT)
     leaves = [Leaf(forest.segment(tree, root, [7, 8 + i], ordinal=i).id, 2) for i in range(3)]
     view = TreeView(tree, leaves, dict.fromkeys(leaves, 1.0))
-    row = packing.pack([unroll.unroll(view, range(3), np.ones(3), None, b"now")], 99)[0]
-    assert len(row.token_E) == 4  # one 7 after the prompt, three continuations
-    assert len(row.place_R) == 4
-    assert (row.index_P_T[:, 0] == row.index_P_T[0, 0]).all()
+    sequence = packing.pack([unroll.unroll(view, range(3), np.ones(3), None, b"now")], 99)[0]
+    assert len(sequence.token_E) == 4  # one 7 after the prompt, three continuations
+    assert len(sequence.place_R) == 4
+    assert (sequence.index_P_T[:, 0] == sequence.index_P_T[0, 0]).all()
 
 
 def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     view = spread(forest)
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True))
+    )
     flat = forest.flat([1, 1])
     same = ScoredTree(flat.tree, flat.leaves_L, dict(zip(flat.leaves_L, [1.0, 1.0], strict=True)))
-    lesson = study([("g", [tree]), ("h", [same])], Grpo(), lambda _tree, leaf: leaf == view.leaves_L[2], b"now", 99)
-    said = summary(lesson, 4)
-    assert said["groups"][1]["skip"] == "zero variance"
-    assert recorded_stale(said) == {view.leaves_L[2]}
+    lesson = study(
+        [("g", [tree]), ("h", [same])],
+        Grpo(),
+        lambda _tree, leaf: leaf == view.leaves_L[2],
+        b"now",
+        99,
+    )
+    recorded = summary(lesson, 4)
+    assert recorded["groups"][1]["skip"] == "zero variance"
+    assert recorded_stale(recorded) == {view.leaves_L[2]}
     assert lesson.metrics["groups_skipped"] == 1
     assert lesson.metrics["stale_leaves"] == 1
-    assert sum(len(r.token_N) for r in lesson.rows) == 35  # neither the stale leaf's tokens nor the skipped group's
-    assert said["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))
+    # Neither the stale leaf's tokens nor the skipped group's.
+    assert sum(len(s.token_U) for s in lesson.sequences) == 35
+    assert recorded["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))

@@ -1,4 +1,4 @@
-"""What estimators know of trees in a run: the parts of scores. Recipes whose estimator nobody tells enough are refused."""
+"""Facts that estimators get in a run, such as parts of scores, and recipes that lack one."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from banyan.wire.segments import facts_from_wire
 from methods.advantages.portool import PorTool
 from services.learner.data import credit, from_store
 from services.learner.training.reference import penalised
-from tests.learner.rig import grown
+from tests.learner.in_memory_learner import grown
 
 
 def stored(format_score: bool = True) -> tree_pb2.Tree:
-    """Four leaves; the last one scored right."""
+    """Return a tree of four leaves, the last one right."""
     (tree,) = grown(3, b"p")
     for number, scored in enumerate(tree.scores if format_score else ()):
         scored.score.parts["format"] = number / 4
@@ -31,14 +31,16 @@ def test_parts_of_a_score_are_attributes_of_the_segment_that_it_ends() -> None:
     for leaf in (inside.leaves[0], inside.scores[0].leaf):
         leaf.end = 2  # the path ends within the segment, whose other tokens nobody scored
     facts = facts_from_wire(inside)
-    assert facts.of_segment(ends[0], "format") is None and facts.of_segment(ends[1], "format") == 0.25
+    assert (
+        facts.of_segment(ends[0], "format") is None and facts.of_segment(ends[1], "format") == 0.25
+    )
 
 
 def test_portool_gets_its_format_score_in_a_run() -> None:
     def advantages(tree: tree_pb2.Tree, **settings: Any) -> list[float]:
         view = credit.view_of(from_store.scored_tree(tree), lambda _tree, _leaf: False)[0]
-        found = PorTool(**settings).estimate(GroupTrees("g", [view]))
-        return [round(float(value), 4) for value in found.leaf_G_L[0]]
+        estimated = PorTool(**settings).estimate(GroupTrees("g", [view]))
+        return [round(float(value), 4) for value in estimated.leaf_G_L[0]]
 
     with_format = advantages(stored(), format="format", trajectory=0.0)
     assert with_format != advantages(stored(), trajectory=0.0) and len(set(with_format)) == 4
@@ -71,13 +73,26 @@ def test_what_the_store_knows_is_enough(optimise: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("optimise", "more", "lacks"),
     [
-        ({"advantage": "mars2"}, {"generate": {"policy": "treepo"}}, "a reward at the end of every step"),
-        ({"advantage": "mars2", "advantage_settings": {"agent": "a"}}, {}, "the attribute 'agent' on every segment"),
-        ({"advantage": "portool", "advantage_settings": {"format": "form"}}, {}, "the attribute 'form' on every segment"),
+        (
+            {"advantage": "mars2"},
+            {"generate": {"policy": "treepo"}},
+            "a reward at the end of every step",
+        ),
+        (
+            {"advantage": "mars2", "advantage_settings": {"agent": "a"}},
+            {},
+            "the attribute 'agent' on every segment",
+        ),
+        (
+            {"advantage": "portool", "advantage_settings": {"format": "form"}},
+            {},
+            "the attribute 'form' on every segment",
+        ),
         (
             {"advantage": "sage-skill"},
             {},
-            "a reward of its own at a place inside each path and the part 'used' of every leaf's score",
+            "a reward of its own at a place inside each path and the part 'used' of every leaf's "
+            "score",
         ),
         (
             {"advantage": "sage-skill"},
@@ -91,7 +106,9 @@ def test_a_recipe_whose_estimator_lacks_a_fact_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         resolve(_recipe(optimise) | more)
-    assert f"optimise.advantage {optimise['advantage']} needs {lacks}, which neither" in str(refused.value)
+    assert f"optimise.advantage {optimise['advantage']} needs {lacks}, which neither" in str(
+        refused.value
+    )
 
 
 def test_parts_that_a_scorer_names_are_known() -> None:
@@ -110,9 +127,14 @@ def test_an_engine_without_entropies_is_refused() -> None:
 def test_steps_are_masked_by_entropies_alone() -> None:
     masked = {"entropy_quantile": 0.2}
     assert resolve(_recipe(masked)).optimise.entropy_quantile == 0.2
-    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say",
+    ):
         resolve(_recipe(masked) | {"resources": {"engine": "vllm"}})
-    with pytest.raises(InvalidInput, match=r"entropy_quantile 0.2 masks advantages, and loss dpo compares pairs"):
+    with pytest.raises(
+        InvalidInput, match=r"entropy_quantile 0.2 masks advantages, and loss dpo compares pairs"
+    ):
         resolve(_recipe(masked | {"loss": "dpo"}))
 
 

@@ -1,4 +1,4 @@
-"""What a batch says of its sampling, by trees made by hand; and that it costs next to nothing."""
+"""Metrics of a batch's sampling, on trees made by hand; and their cost, next to nothing."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,14 +29,14 @@ def tree(
     parts: Sequence[Parts] = (),
     number: int = 0,
 ) -> TreeView:
-    """One prompt of three tokens, and a completion of one segment for each reward."""
-    made = Tree(bytes([number]) * 32)
-    root = Segment(made.tree_id, b"", 0, 0, Kind.PROMPT, np.array([1, 2, 3], np.int32))
-    made.add(root)
+    """Return a prompt of three tokens with a completion of one segment per reward."""
+    grown_tree = Tree(bytes([number]) * 32)
+    root = Segment(grown_tree.tree_id, b"", 0, 0, Kind.PROMPT, np.array([1, 2, 3], np.int32))
+    grown_tree.add(root)
     leaves = []
     for i, tokens in enumerate(completions):
         segment = Segment(
-            made.tree_id,
+            grown_tree.tree_id,
             root.id,
             3,
             i,
@@ -47,10 +47,10 @@ def tree(
             text=texts[i] if texts else "",
             finish=finish,
         )
-        made.add(segment)
+        grown_tree.add(segment)
         leaves.append(Leaf(segment.id, len(tokens)))
     known = Facts(parts=dict(zip(leaves, parts, strict=False)))
-    return TreeView(made, leaves, dict(zip(leaves, rewards, strict=True)), known)
+    return TreeView(grown_tree, leaves, dict(zip(leaves, rewards, strict=True)), known)
 
 
 def credit(*views: TreeView, name: str = "g") -> Credit:
@@ -71,21 +71,25 @@ def test_shares_of_groups_whose_rewards_are_all_the_same() -> None:
         credit(tree(two, (0.0, 1.0))),
         credit(tree(two, (1.0, None))),  # cannot be compared: of no group
     ]
-    found = metrics.of_batch(batch, age)
-    assert found["zero_variance_share"] == 3 / 4
-    assert found["all_right_share"] == found["all_wrong_share"] == 1 / 4
-    assert found["unscorable_share"] == pytest.approx(1 / 10)
+    measured = metrics.of_batch(batch, age)
+    assert measured["zero_variance_share"] == 3 / 4
+    assert measured["all_right_share"] == measured["all_wrong_share"] == 1 / 4
+    assert measured["unscorable_share"] == pytest.approx(1 / 10)
     assert "zero_variance_share" not in metrics.of_batch(batch[4:], age)
 
 
 def test_the_largest_advantage_is_of_groups_that_teach() -> None:
-    """Card 54: a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO's of the same rewards is 1.1547."""
+    """MC-GRPO (arXiv 2601.22582): a MAD of 0 makes (1 − 0) / 1e-3 · 3 / 1; GRPO makes 1.1547."""
     view, flat = tree(([7], [8], [9]), (1.0, 0.0, 0.0)), tree(([7], [8]), (1.0, 1.0))
     small = McGrpo(floor=0.1).estimate(GroupTrees("g", [view]))
     large = Credit(GroupTrees("g", [view]), McGrpo(floor=0.0).estimate(GroupTrees("g", [view])))
-    assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(1.1547, abs=1e-4)
+    assert metrics.of_batch([credit(flat), credit(view)], age)["advantage_max"] == pytest.approx(
+        1.1547, abs=1e-4
+    )
     assert metrics.of_batch([credit(view), large], age)["advantage_max"] == pytest.approx(3000)
-    assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(3 / 0.101)
+    assert metrics.of_batch([Credit(large.group, small)], age)["advantage_max"] == pytest.approx(
+        3 / 0.101
+    )
     assert "advantage_max" not in metrics.of_batch([credit(flat)], age)
 
 
@@ -97,34 +101,37 @@ def test_answers_are_those_of_the_last_tag_and_completions_are_tokens() -> None:
         "<answer>5</answer>",
     )
     same = tree(([7, 8], [9], [5, 5], [5, 5]), (0.0, 0.0, 1.0, 1.0), texts=texts)
-    found = metrics.of_batch([credit(same)], age)
-    assert found["distinct_answers"] == 2 / 4
-    assert found["duplicate_share"] == 1 / 4
+    measured = metrics.of_batch([credit(same)], age)
+    assert measured["distinct_answers"] == 2 / 4
+    assert measured["duplicate_share"] == 1 / 4
 
 
 def test_without_texts_an_answer_is_its_tokens_over_all_trees_of_a_group() -> None:
     group = credit(tree(([7], [8]), (0.0, 1.0)), tree(([7], [9]), (0.0, 1.0), number=1))
-    found = metrics.of_batch([group], age)
-    assert found["distinct_answers"] == 3 / 4
-    assert found["duplicate_share"] == 1 / 4
+    measured = metrics.of_batch([group], age)
+    assert measured["distinct_answers"] == 3 / 4
+    assert measured["duplicate_share"] == 1 / 4
 
 
 def test_a_leaf_inside_a_segment_is_told_by_its_tokens() -> None:
     view = tree(([7, 8, 9], [7, 8]), (0.0, 1.0), texts=("a b c", "a b"))
     inside = Leaf(view.leaves_L[0].segment, 2)
     cut = TreeView(view.tree, [inside, view.leaves_L[1]], {inside: 0.0, view.leaves_L[1]: 1.0})
-    found = metrics.of_batch([credit(cut)], age)
-    assert found["duplicate_share"] == 1 / 2
-    assert found["completion_tokens"] == 2.0
+    measured = metrics.of_batch([credit(cut)], age)
+    assert measured["duplicate_share"] == 1 / 2
+    assert measured["completion_tokens"] == 2.0
 
 
 def test_lengths_and_what_the_limit_ended() -> None:
-    views = [tree(([1], [1, 2, 3], [1, 2]), (0.0, 1.0, 0.0)), tree(([1] * 10,), (0.0,), finish=Finish.LENGTH, number=1)]
-    found = metrics.of_batch([credit(view) for view in views], age)
-    assert found["completion_tokens"] == 4.0
-    assert found["completion_tokens_median"] == 2.5
-    assert 9.0 < found["completion_tokens_p99"] < 10.0
-    assert found["length_limited_share"] == 1 / 4
+    views = [
+        tree(([1], [1, 2, 3], [1, 2]), (0.0, 1.0, 0.0)),
+        tree(([1] * 10,), (0.0,), finish=Finish.LENGTH, number=1),
+    ]
+    measured = metrics.of_batch([credit(view) for view in views], age)
+    assert measured["completion_tokens"] == 4.0
+    assert measured["completion_tokens_median"] == 2.5
+    assert 9.0 < measured["completion_tokens_p99"] < 10.0
+    assert measured["length_limited_share"] == 1 / 4
 
 
 def test_a_leaf_before_the_cut_was_not_ended_by_the_limit() -> None:
@@ -136,32 +143,53 @@ def test_a_leaf_before_the_cut_was_not_ended_by_the_limit() -> None:
 
 
 def test_form_is_what_scorers_say_of_it() -> None:
-    parts: list[Parts] = [{"raised": 1.0}, {"format": 0.0}, {"format": 1.0}, {"majority_ratio": 0.5}]
+    parts: list[Parts] = [
+        {"raised": 1.0},
+        {"format": 0.0},
+        {"format": 1.0},
+        {"majority_ratio": 0.5},
+    ]
     view = tree(([1], [2], [3], [4]), (0.0, 0.0, 1.0, 1.0), parts=parts)
     assert metrics.of_batch([credit(view)], age)["malformed_share"] == 2 / 4
 
 
 def test_staleness_counts_each_sampled_segment_once() -> None:
-    found = metrics.of_batch(
-        [credit(tree(([1], [2], [3], [4], [5]), (0.0, 1.0, 0.0, 0.0, 1.0), steps=(10, 10, 9, 7, 0)))], age
+    measured = metrics.of_batch(
+        [
+            credit(
+                tree(([1], [2], [3], [4], [5]), (0.0, 1.0, 0.0, 0.0, 1.0), steps=(10, 10, 9, 7, 0))
+            )
+        ],
+        age,
     )
-    assert [found[f"staleness_{name}"] for name in ("0", "1", "2_3", "4_7", "8_up")] == [0.4, 0.2, 0.2, 0.0, 0.2]
-    assert found["staleness_mean"] == pytest.approx((0 + 0 + 1 + 3 + 10) / 5)
-    assert found["staleness_max"] == 10.0
+    assert [measured[f"staleness_{name}"] for name in ("0", "1", "2_3", "4_7", "8_up")] == [
+        0.4,
+        0.2,
+        0.2,
+        0.0,
+        0.2,
+    ]
+    assert measured["staleness_mean"] == pytest.approx((0 + 0 + 1 + 3 + 10) / 5)
+    assert measured["staleness_max"] == 10.0
 
 
 def test_trees_that_replay_put_in_are_not_stale() -> None:
     fresh, old = tree(([1],), (1.0,), steps=(9,)), tree(([2],), (0.0,), steps=(0,), number=1)
-    found = metrics.of_batch([credit(fresh), credit(old)], age, {old.tree.tree_id})
-    assert (found["staleness_mean"], found["staleness_max"]) == (1.0, 1.0)
+    measured = metrics.of_batch([credit(fresh), credit(old)], age, {old.tree.tree_id})
+    assert (measured["staleness_mean"], measured["staleness_max"]) == (1.0, 1.0)
     assert "staleness_mean" not in metrics.of_batch([credit(old)], age, {old.tree.tree_id})
 
 
 def test_replay_counts_trained_path_tokens_of_trees_that_teach() -> None:
-    fresh, old = credit(tree(([1], [2]), (0.0, 1.0))), credit(tree(([1, 1, 1], [2, 2, 2]), (0.0, 1.0), number=1))
+    fresh, old = (
+        credit(tree(([1], [2]), (0.0, 1.0))),
+        credit(tree(([1, 1, 1], [2, 2, 2]), (0.0, 1.0), number=1)),
+    )
     flat = credit(tree(([1, 1], [2, 2]), (1.0, 1.0), number=2))
     assert metrics.of_batch([fresh, old, flat], age)["replay_share"] == 0.0
-    assert metrics.of_batch([fresh, old, flat], age, (b"\1" * 32, b"\2" * 32))["replay_share"] == 6 / 8
+    assert (
+        metrics.of_batch([fresh, old, flat], age, (b"\1" * 32, b"\2" * 32))["replay_share"] == 6 / 8
+    )
     assert "replay_share" not in metrics.of_batch([flat], age, (b"\2" * 32,))
 
 
@@ -178,7 +206,13 @@ def _seconds(call: Callable[[], object]) -> float:
 def test_512_leaves_of_64_tokens_cost_little() -> None:
     rng = np.random.default_rng(0)
     batch = [
-        credit(tree([list(rng.integers(0, 999, 64)) for _ in range(16)], [float(i % 2) for i in range(16)], number=n))
+        credit(
+            tree(
+                [list(rng.integers(0, 999, 64)) for _ in range(16)],
+                [float(i % 2) for i in range(16)],
+                number=n,
+            )
+        )
         for n in range(32)
     ]
     seconds = min(_seconds(lambda: metrics.of_batch(batch, age)) for _ in range(3))

@@ -1,30 +1,25 @@
-"""Replay: what is asked for, how it joins a batch, what it weighs, and that a killed learner replays the same again."""
+"""Replay: the request, the join, the weights, and a killed learner that replays the same again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from banyan.errors import InvalidInput, Refused
-from banyan.recipe import Recipe, Replay
+from banyan.errors import InvalidInput
+from banyan.recipe import Replay
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_from_wire
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import replay
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import study
-from services.learner.data.replay import Replayed, Wanted
+from services.learner.data.replay import Replayed
 from services.learner.losses.aggregate import Totals
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
-from tests.learner.tokens import tokens
+from tests.learner.hand_made_tokens import tokens
 
 DECOUPLED = {"loss": "decoupled", "loss_settings": {"importance": {"level": "token", "cap": 1.0}}}
 
@@ -38,62 +33,105 @@ def never(_tree: Any, _leaf: Leaf) -> bool:
     return False
 
 
-# -- what is asked for --
+# -- the request --
 
 
 def test_a_group_failed_if_none_of_its_scored_leaves_is_right(forest: Any) -> None:
-    for rewards, expected in (([0, 0], True), ([0, 0.5], False), ([None, 0], True), ([None, None], False)):
+    for rewards, expected in (
+        ([0, 0], True),
+        ([0, 0.5], False),
+        ([None, 0], True),
+        ([None, None], False),
+    ):
         assert replay.failed([scored(forest, rewards)], 0.5) is expected
     assert not replay.failed([scored(forest, [0]), scored(forest, [1], 2)], 0.5)
 
 
 def test_a_batch_asks_for_its_share_of_groups_and_for_those_that_failed(forest: Any) -> None:
     fresh = [("g0", [scored(forest, [0, 0])]), ("g1", [scored(forest, [0, 1], 2)])]
-    rows = {"g0": b"r" * 32, "g1": b"s" * 32}
-    both = replay.wanted(Replay(fraction=0.5, rescue=True, max_age=3), 7, 9, fresh, rows)
+    row_digests = {"g0": b"r" * 32, "g1": b"s" * 32}
+    both = replay.request(
+        Replay(fraction=0.5, rescue=True, max_age=3),
+        seed=7,
+        batch=9,
+        fresh=fresh,
+        row_digests=row_digests,
+    )
     assert (both.groups, both.failed, both.first_batch) == (2, (("g0", b"r" * 32),), 6)
-    assert replay.wanted(Replay(fraction=0.5), 7, 9, fresh, rows).failed == ()
-    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).groups == 0
-    assert replay.wanted(Replay(rescue=True), 7, 9, fresh, rows).first_batch == 0
-    half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # card 41: σ B fresh of B = 512, σ = 0.5
-    assert replay.wanted(Replay(fraction=0.5), 0, 1, half, {}).groups == 256
-    assert replay.wanted(Replay(fraction=0.01), 0, 1, fresh, {}).groups == 1
+    assert (
+        replay.request(
+            Replay(fraction=0.5), seed=7, batch=9, fresh=fresh, row_digests=row_digests
+        ).failed
+        == ()
+    )
+    assert (
+        replay.request(
+            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=row_digests
+        ).groups
+        == 0
+    )
+    assert (
+        replay.request(
+            Replay(rescue=True), seed=7, batch=9, fresh=fresh, row_digests=row_digests
+        ).first_batch
+        == 0
+    )
+    half = [(f"g{n}", fresh[0][1]) for n in range(256)]  # DOTS + RR: σ B fresh of B = 512, σ = 0.5
+    assert (
+        replay.request(Replay(fraction=0.5), seed=0, batch=1, fresh=half, row_digests={}).groups
+        == 256
+    )
+    assert (
+        replay.request(Replay(fraction=0.01), seed=0, batch=1, fresh=fresh, row_digests={}).groups
+        == 1
+    )
 
 
-# -- how it joins --
+# -- the join --
 
 
 def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
-    """Card 33: J = 0 is a learner by itself; a group of equal rewards teaches nothing, wherever it comes from."""
+    """SAPO (Gensyn): J = 0 is a learner by itself; a group of equal rewards teaches nothing."""
     fresh = [("g0", [scored(forest, [1, 0, 0, 0])]), ("g1", [scored(forest, [1, 1, 1, 1], 2)])]
     assert replay.joined(fresh, (), {}) == fresh
-    found = [one.advantages for one in study(fresh, Grpo(), never, b"now", 400).credits]
-    np.testing.assert_allclose(found[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
-    assert not found[0].skip and found[1].skip == "zero variance"
+    advantages = [credit.advantages for credit in study(fresh, Grpo(), never, b"now", 400).credits]
+    np.testing.assert_allclose(advantages[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
+    assert not advantages[0].skip and advantages[1].skip == "zero variance"
 
 
-def test_the_cards_pool_makes_a_hopeless_group_teach(forest: Any) -> None:
-    """Card 47, 2: eight rewards of 0 and one stored success: (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
-    fresh, stored = aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))), scored(forest, [0, 1, 0], 2)
+def test_a_stored_success_makes_a_hopeless_group_teach(forest: Any) -> None:
+    """DART-GUI (arXiv 2509.23866): eight zeros become (1, 0 × 7), A = (+2.475, −0.354 × 7)."""
+    fresh, stored = (
+        aged(forest, 1, *([(1, step)] for step in (9, 8, 7, 2, 6, 5, 4, 3))),
+        scored(forest, [0, 1, 0], 2),
+    )
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[1])
     groups = replay.joined([("g", [fresh])], [success], {stored.tree.tree_id: stored})
     (credit,) = study(groups, Grpo(), never, b"now", 400).credits
     advantage = np.concatenate(credit.advantages.leaf_G_L)
     assert advantage == pytest.approx([-0.354] * 7 + [2.475], abs=1e-3)
-    assert credit.group.trees[0].leaves_L == [*fresh.leaves[:3], *fresh.leaves[4:]]  # the oldest one made room
+    assert credit.group.trees[0].leaves_L == [
+        *fresh.leaves[:3],
+        *fresh.leaves[4:],
+    ]  # the oldest one made room
     assert credit.replayed == {1} and credit.group.trees[1].leaves_L == [stored.leaves[1]]
     assert study([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
 
 
 def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTree:
-    """A tree of leaves without a reward. ages: of each leaf, epoch and step of the weights of its segments from above."""
+    """Return a tree of leaves with rewards of 0.
+
+    ages: epoch and step of the weights of each segment of each leaf's path, from the top.
+    """
     tree = Tree(bytes([number]) * 32)
     prompt = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
     leaves = []
     for ordinal, path in enumerate(ages):
         last = prompt
         for depth, (epoch, step) in enumerate(path):
-            last = forest.segment(tree, last, [5], ordinal=0 if depth else ordinal, epoch=epoch, step=step)
+            last = forest.segment(
+                tree, last, [5], ordinal=0 if depth else ordinal, epoch=epoch, step=step
+            )
         leaves.append(Leaf(last.id, 1))
     return ScoredTree(tree, leaves, dict.fromkeys(leaves, 0.0))
 
@@ -103,25 +141,30 @@ def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTr
     [
         ([[[(1, 9)], [(1, 8)]], [[(1, 7)], [(1, 8)]]], (1, 0)),
         ([[[(1, 9)], [(1, 8)], [(1, 8)]], [[(1, 8)]]], (0, 1)),  # the first of several
-        ([[[(1, 5)], [(1, 9), (1, 9)], [(1, 4), (1, 9)]]], (0, 2)),  # as old as the oldest weights on its path
+        (
+            [[[(1, 5)], [(1, 9), (1, 9)], [(1, 4), (1, 9)]]],
+            (0, 2),
+        ),  # as old as the oldest weights on its path
         ([[[(2, 3)], [(1, 7)]]], (0, 1)),  # a later learner counts its steps from its checkpoint on
     ],
 )
-def test_a_success_takes_the_place_of_the_oldest_leaf(forest: Any, trees: Any, gone: tuple[int, int]) -> None:
-    """DART-GUI (arXiv 2509.23866): the oldest row gives way, wherever it stands."""
+def test_a_success_takes_the_place_of_the_oldest_leaf(
+    forest: Any, trees: Any, gone: tuple[int, int]
+) -> None:
+    """DART-GUI (arXiv 2509.23866): the oldest trajectory gives way, wherever it is."""
     fresh = [aged(forest, number, *ages) for number, ages in enumerate(trees, 1)]
     stored = scored(forest, [1], 9)
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
-    ((_, made),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
-    left = {tree.tree.tree_id: list(tree.leaves) for tree in made}
+    ((_, members),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
+    left = {tree.tree.tree_id: list(tree.leaves) for tree in members}
     oldest = fresh[gone[0]].leaves[gone[1]]
     for tree in fresh:
         assert left.get(tree.tree.tree_id, []) == [leaf for leaf in tree.leaves if leaf != oldest]
-    assert made[-1].leaves == stored.leaves and made[-1].replayed
+    assert members[-1].leaves == stored.leaves and members[-1].replayed
 
 
 def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -> None:
-    """Card 47: old rows are left out first, then the oldest of the others makes room. Here one of three is too old."""
+    """DART-GUI (arXiv 2509.23866): stale ones leave first, then the oldest of the others."""
     fresh, stored = aged(forest, 1, [(1, 1)], [(1, 5)], [(1, 3)]), scored(forest, [1], 2)
     old = fresh.leaves[0]
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
@@ -129,10 +172,15 @@ def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -
         [("g", [fresh])], [success], {stored.tree.tree_id: stored}, lambda _tree, leaf: leaf == old
     )
     assert list(trees[0].leaves) == fresh.leaves[:2]
-    (found,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
-    assert found.stale == (old,) and [len(leaf_L) for leaf_L in found.advantages.leaf_G_L] == [2, 1]
+    (credit,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
+    assert credit.stale == (old,) and [len(leaf_L) for leaf_L in credit.advantages.leaf_G_L] == [
+        2,
+        1,
+    ]
     right = replace(fresh, rewards={**fresh.rewards, old: 1.0})
-    assert not replay.failed([right], 0.5) and replay.failed([right], 0.5, lambda _tree, leaf: leaf == old)
+    assert not replay.failed([right], 0.5) and replay.failed(
+        [right], 0.5, lambda _tree, leaf: leaf == old
+    )
     assert not replay.failed([fresh], 0.5, lambda _tree, _leaf: True)
 
 
@@ -144,16 +192,23 @@ def test_a_leaf_without_a_score_gives_no_place_up(forest: Any) -> None:
 
 
 def test_a_tree_without_a_leaf_left_leaves_the_group(forest: Any) -> None:
-    fresh, stored = [scored(forest, [None]), scored(forest, [0], 2), scored(forest, [0, 0], 3)], scored(forest, [1], 4)
+    fresh, stored = (
+        [scored(forest, [None]), scored(forest, [0], 2), scored(forest, [0, 0], 3)],
+        scored(forest, [1], 4),
+    )
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[0])
     ((_, trees),) = replay.joined([("g", fresh)], [success], {stored.tree.tree_id: stored})
-    assert [(t.tree.tree_id[0], len(t.leaves), t.replayed) for t in trees] == [(1, 1, False), (3, 2, False), (4, 1, True)]
+    assert [(t.tree.tree_id[0], len(t.leaves), t.replayed) for t in trees] == [
+        (1, 1, False),
+        (3, 2, False),
+        (4, 1, True),
+    ]
 
 
 def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(forest: Any) -> None:
     fresh, stored = scored(forest, [0, 1]), [scored(forest, [1, 1], 2), scored(forest, [1, 0], 3)]
-    again = [Replayed(t.tree.tree_id, "old") for t in stored]
-    groups = replay.joined([("new", [fresh])], again, {t.tree.tree_id: t for t in stored})
+    replayed = [Replayed(t.tree.tree_id, "old") for t in stored]
+    groups = replay.joined([("new", [fresh])], replayed, {t.tree.tree_id: t for t in stored})
     assert [(name, len(trees)) for name, trees in groups] == [("new", 1), ("old", 2)]
     lesson = study(groups, Grpo(), never, b"now", 400)
     assert lesson.metrics["reward"] == 0.5  # of what the policy of today did
@@ -163,25 +218,36 @@ def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(for
 
 def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
     fresh, stored = scored(forest, [0, 1]), scored(forest, [1, 0], 2)
-    groups = replay.joined([("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored})
+    groups = replay.joined(
+        [("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored}
+    )
     credits = study(groups, Grpo(), lambda _tree, _leaf: True, b"now", 400).credits
-    assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[1].advantages.skip
+    assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[
+        1
+    ].advantages.skip
 
 
-# -- what it weighs --
+# -- the weights --
 
 
-def test_the_cards_numbers_of_the_decoupled_loss() -> None:
-    """Card 41: μ = .2, π_old = .4, π = .5, ε = .2: r = 2.5 in [1.6, 2.4]: −2.4 for A = 1, +2.5 for A = −1. Card 47, 1: the
-    cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607."""
+def test_the_numbers_of_the_decoupled_loss() -> None:
+    """μ = .2, π_old = .4, π = .5, ε = .2: r = 2.5 in [1.6, 2.4], −2.4 for A = 1, +2.5 for A = −1.
+
+    DART-GUI (arXiv 2509.23866): the cap of 1 takes e^0.2 = 1.221 to 1 and leaves e^−0.5 = 0.607.
+    """
     loss = losses.build("decoupled", {"dual_clip": 0.0})
     for advantage, expected in ((1.0, -2.4), (-1.0, 2.5)):
-        one = tokens([[np.log(0.5)]], behaviour=[[np.log(0.2)]], proximal=[[np.log(0.4)]], advantage=[[advantage]])
-        assert float(loss.of(one, Totals(1, 1))[0]) == pytest.approx(expected)
+        hand_made = tokens(
+            [[np.log(0.5)]],
+            behaviour=[[np.log(0.2)]],
+            proximal=[[np.log(0.4)]],
+            advantage=[[advantage]],
+        )
+        assert float(loss.compute(hand_made, Totals(1, 1))[0]) == pytest.approx(expected)
     capped = losses.build("decoupled", DECOUPLED["loss_settings"])  # type: ignore[arg-type]
     for now, drawn, weight in ((-1.0, -1.2, 1.0), (-1.5, -1.0, 0.607)):
-        one = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
-        assert float(capped.of(one, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
+        hand_made = tokens([[now]], behaviour=[[drawn]], proximal=[[now]], advantage=[[1.0]])
+        assert float(capped.compute(hand_made, Totals(1, 1))[0]) == pytest.approx(-weight, abs=1e-3)
 
 
 # -- recipes --
@@ -199,85 +265,32 @@ def test_the_cards_numbers_of_the_decoupled_loss() -> None:
     ],
 )
 def test_replay_needs_a_loss_that_corrects(optimise: dict[str, Any], fine: bool) -> None:
-    data = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": optimise, "replay": {"fraction": 0.5}}
+    data = {
+        "name": "r",
+        "model": "m",
+        "task": {"name": "arithmetic"},
+        "optimise": optimise,
+        "replay": {"fraction": 0.5},
+    }
     if fine:
         assert resolve(data).replay == Replay(fraction=0.5)
         return
-    with pytest.raises(InvalidInput, match=r"does not correct for that: set optimise\.loss: decoupled"):
+    with pytest.raises(
+        InvalidInput, match=r"does not correct for that: set optimise\.loss: decoupled"
+    ):
         resolve(data)
 
 
 def test_replay_of_nothing_or_by_nobody_is_refused() -> None:
-    data: dict[str, Any] = {"name": "r", "model": "m", "task": {"name": "arithmetic"}, "optimise": {"loss": "decoupled"}}
+    data: dict[str, Any] = {
+        "name": "r",
+        "model": "m",
+        "task": {"name": "arithmetic"},
+        "optimise": {"loss": "decoupled"},
+    }
     with pytest.raises(InvalidInput, match="replays nothing"):
         resolve({**data, "replay": {}})
     with pytest.raises(InvalidInput, match="no replay plugin 'nobody'"):
         resolve({**data, "replay": {"fraction": 0.5, "policy": "nobody"}})
     with pytest.raises(InvalidInput, match="nearest must be a whole number"):
         resolve({**data, "replay": {"fraction": 0.5, "settings": {"nearest": 0.5}}})
-
-
-# -- the loop --
-
-
-def hopeless(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-    """Every other group fails altogether."""
-    trees = grown(ordinal, policy)
-    for scored_leaf in trees[0].scores if ordinal % 2 else ():
-        scored_leaf.score.value = 0.0
-    return trees
-
-
-def drawn(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
-    """The first group of the batch before, whole, and its best leaf for every group that failed."""
-    if not wanted.batch:
-        return ()
-    tree = store.trees_by_id[store.batches[wanted.batch - 1][0].tree_ids[0]]
-    best = next(s.leaf for s in tree.scores if s.score.value == 1.0)
-    whole = Replayed(tree.spec.tree_id, tree.spec.group_id)
-    return (whole, *(Replayed(tree.spec.tree_id, group, leaf_from_wire(best)) for group, _ in wanted.failed))
-
-
-def asking(**more: Any) -> Recipe:
-    data = recipe(5, checkpoint_every=2, **DECOUPLED).model_dump()
-    return Recipe.model_validate({**data, "replay": {"fraction": 0.34, "rescue": True, **more}})
-
-
-@pytest.mark.parametrize("die", [1, 4])
-async def test_a_killed_learner_replays_what_its_batches_recorded(tmp_path: Path, tiny_folder: Path, die: int) -> None:
-    whole = Rig(tmp_path / "whole", tiny_folder, MemoryStore(hopeless, replay=drawn), asking())
-    await whole.run()
-    asked = whole.store.asked
-    assert [(w.batch, w.groups, [g for g, _ in w.failed]) for w in asked] == [
-        (n, 1, [f"{RUN}/train/{2 * n + 1}"]) for n in range(5)
-    ]
-    assert [len(batch.replayed) for batch, _ in whole.store.batches] == [0, 2, 2, 2, 2]
-    shares = [p.metrics["replay_share"] for p in whole.store.live if p.policy.step]
-    assert shares[0] == 0.0 and all(share > 0.3 for share in shares[1:])
-    plain = Rig(tmp_path / "plain", tiny_folder, MemoryStore(hopeless), asking())
-    await plain.run()
-    store = MemoryStore(hopeless, replay=drawn, die_after_commit=die)
-    with pytest.raises(ConnectionAbortedError):
-        await Rig(tmp_path / "killed", tiny_folder, store, asking()).run()
-    store.die_after_commit, before = -1, len(store.asked)
-    again = Rig(tmp_path / "killed", tiny_folder, store, asking())
-    await again.run()
-    assert [w.batch for w in store.asked[before:]] == list(range(die + 1, 5))  # what was committed is never drawn again
-    assert [b.replayed for b, _ in store.batches] == [b.replayed for b, _ in whole.store.batches]
-    assert all(torch.equal(whole.final()[n], t) for n, t in again.final().items())
-    assert not all(torch.equal(plain.final()[n], t) for n, t in again.final().items())
-
-
-async def test_a_held_out_row_is_refused_however_it_came(tmp_path: Path, tiny_folder: Path) -> None:
-    def make(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
-        return grown(ordinal, policy, row=bytes([ordinal]) * 32)
-
-    def strange(store: MemoryStore, wanted: Wanted) -> tuple[Replayed, ...]:
-        (tree,) = grown(77, b"p", row=b"h" * 32)
-        store.trees_by_id[tree.spec.tree_id] = tree
-        return (Replayed(tree.spec.tree_id, tree.spec.group_id),)
-
-    store = MemoryStore(make, replay=strange)
-    with pytest.raises(Refused, match="held-out row"):
-        await Rig(tmp_path, tiny_folder, store, asking(), held_out=frozenset({b"h" * 32})).run()
-    assert not store.batches

@@ -1,4 +1,4 @@
-"""Replay over the real store, by a real learner that is killed: it trains again exactly what its batches recorded."""
+"""A real learner that is killed over the real store trains again on what its batches recorded."""
 
 import asyncio
 import signal
@@ -17,11 +17,15 @@ __all__ = ["world"]  # the fixture
 def replaying(model: Path) -> Recipe:
     data = recipe(model).model_dump()
     data["optimise"] |= {"loss": "decoupled", "epochs": 2}
-    return Recipe.model_validate({**data, "replay": {"policy": "recent", "fraction": 0.5, "max_age": 2}})
+    return Recipe.model_validate(
+        {**data, "replay": {"policy": "recent", "fraction": 0.5, "max_age": 2}}
+    )
 
 
 async def batch(world: World, ordinal: int) -> ts.Batch:
-    answer: ts.ReadBatchResponse = await rpc.call(world.trees.ReadBatch, ts.ReadBatchRequest(run_id=RUN, ordinal=ordinal))
+    answer: ts.ReadBatchResponse = await rpc.call(
+        world.trees.ReadBatch, ts.ReadBatchRequest(run_id=RUN, ordinal=ordinal)
+    )
     return answer.batch
 
 
@@ -53,11 +57,21 @@ async def test_a_killed_learner_trains_what_was_replayed_again(
     stored = await world.policies()
     live = {p.published.policy.step: p.published for p in stored if not p.abandoned}
     assert [live[step].policy.digest for step in range(4)] == [before[step] for step in range(4)]
-    assert {p.published.policy.learner_epoch for p in stored if not p.abandoned and p.published.policy.step} == {2}
+    assert {
+        p.published.policy.learner_epoch
+        for p in stored
+        if not p.abandoned and p.published.policy.step
+    } == {2}
     batches = [await batch(world, ordinal) for ordinal in range(4)]
-    assert [len(one.replayed) for one in batches] == [0, 2, 2, 2]
-    consumed = {tree: one.ordinal for one in batches for tree in one.tree_ids}
-    assert all(one.ordinal - 2 <= consumed[r.tree_id] < one.ordinal for one in batches for r in one.replayed)
+    assert [len(stored_batch.replayed) for stored_batch in batches] == [0, 2, 2, 2]
+    consumed = {
+        tree: stored_batch.ordinal for stored_batch in batches for tree in stored_batch.tree_ids
+    }
+    assert all(
+        stored_batch.ordinal - 2 <= consumed[r.tree_id] < stored_batch.ordinal
+        for stored_batch in batches
+        for r in stored_batch.replayed
+    )
     assert [live[step].metrics["replay_share"] for step in (1, 2)] == [0.0, 0.5]
     await _lineage(world, batches)
     process.send_signal(signal.SIGTERM)
@@ -65,9 +79,24 @@ async def test_a_killed_learner_trains_what_was_replayed_again(
 
 
 async def _lineage(world: World, batches: list[ts.Batch]) -> None:
-    """A segment knows the batch that consumed it, and those that replayed it, with their policies."""
-    tree: Any = (await rpc.call(world.trees.GetTree, ts.GetTreeRequest(tree_id=batches[1].replayed[0].tree_id))).tree
-    answer = await rpc.call(world.trees.ListConsumers, ts.ListConsumersRequest(segment=tree.segments[1].id))
-    expected = [one.ordinal for one in batches if tree.spec.tree_id in {r.tree_id for r in one.replayed}]
-    found = [(one.batch.ordinal, one.batch.use, one.policy.step) for one in answer.consumers]
-    assert found == [(0, "train", 1)] + [(ordinal, "replay", ordinal + 1) for ordinal in expected]
+    """Check that a segment knows the batches that consumed and replayed it, with their policies."""
+    tree: Any = (
+        await rpc.call(
+            world.trees.GetTree, ts.GetTreeRequest(tree_id=batches[1].replayed[0].tree_id)
+        )
+    ).tree
+    answer = await rpc.call(
+        world.trees.ListConsumers, ts.ListConsumersRequest(segment=tree.segments[1].id)
+    )
+    expected = [
+        stored_batch.ordinal
+        for stored_batch in batches
+        if tree.spec.tree_id in {r.tree_id for r in stored_batch.replayed}
+    ]
+    consumers = [
+        (consumer.batch.ordinal, consumer.batch.use, consumer.policy.step)
+        for consumer in answer.consumers
+    ]
+    assert consumers == [(0, "train", 1)] + [
+        (ordinal, "replay", ordinal + 1) for ordinal in expected
+    ]

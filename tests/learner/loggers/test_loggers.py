@@ -19,9 +19,9 @@ from services.learner.learner import Learner
 from services.learner.loggers.feed import MOST, Feeds
 from services.learner.loggers.jsonl import JsonLines
 from services.learner.loggers.logs import Logs
-from tests.learner import rig as rig_module
-from tests.learner.logged import QUICKSTART, RECIPE, fed, lines_of
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
+from tests.learner import in_memory_learner as rig_module
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
+from tests.learner.logger_feeds import QUICKSTART, RECIPE, fed, lines_of
 
 
 @dataclass

@@ -14,8 +14,8 @@ from services.learner.loggers.jsonl import JsonLines
 from services.learner.loggers.mlflow import MLflow
 from services.learner.loggers.tensorboard import TensorBoard
 from services.learner.loggers.wandb import WeightsAndBiases
-from tests.learner.logged import RECIPE, fed, lines_of
-from tests.learner.rig import RUN
+from tests.learner.in_memory_learner import RUN
+from tests.learner.logger_feeds import RECIPE, fed, lines_of
 
 
 def test_json_lines_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:

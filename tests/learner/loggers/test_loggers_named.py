@@ -10,7 +10,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_loader import load
 from services.learner.loggers.jsonl import JsonLines
-from tests.learner.logged import QUICKSTART, ROOT
+from tests.learner.logger_feeds import QUICKSTART, ROOT
 
 
 def test_a_logger_that_is_not_installed_is_refused_with_the_command(

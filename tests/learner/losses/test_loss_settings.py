@@ -1,4 +1,4 @@
-"""Losses by name in a recipe, and what they refuse."""
+"""Losses by name in a recipe, and the settings that they refuse."""
 
 from typing import Any, get_args
 
@@ -23,23 +23,51 @@ def test_a_recipe_may_name_every_loss() -> None:
         ("ppo-clip", {"dual_clip": 1.1}, "dual_clip"),
         ("ppo-clip", {"delta": 1.1}, "delta 1.1 must be above"),
         ("ppo-clip", {"clip_low": "wide"}, "clip_low must be a finite number, got 'wide'"),
-        ("ppo-clip", {"importance": {"level": "tree"}}, "level 'tree' must be one of token, sequence"),
-        ("ppo-clip", {"importance": {"normalise": 1}}, "importance.normalise must be true or false, got 1"),
+        (
+            "ppo-clip",
+            {"importance": {"level": "tree"}},
+            "level 'tree' must be one of token, sequence",
+        ),
+        (
+            "ppo-clip",
+            {"importance": {"normalise": 1}},
+            "importance.normalise must be true or false, got 1",
+        ),
         ("ppo-clip", {"importance": 2.0}, "importance 2.0 must be a mapping"),
         ("ppo-clip", {"importance": {}, "old": "behaviour"}, "corrects for sampling already"),
         ("reinforce", {"old": "proximal"}, "no ratio"),
         ("ppo-clip", {"reject": {"by": "k4"}}, "by 'k4'"),
-        ("ppo-clip", {"reject": {"low": 3.0}}, "reject.low 3.0 and reject.high 2.0 must be ordered"),
-        ("ppo-clip", {"reject": {"high": 0.4}}, "reject.low 0.5 and reject.high 0.4 must be ordered"),
+        (
+            "ppo-clip",
+            {"reject": {"low": 3.0}},
+            "reject.low 3.0 and reject.high 2.0 must be ordered",
+        ),
+        (
+            "ppo-clip",
+            {"reject": {"high": 0.4}},
+            "reject.low 0.5 and reject.high 0.4 must be ordered",
+        ),
         (
             "ppo-clip",
             {"reject": {"by": "k3", "low": 0.5}},
             "reject.low 0.5 is a bound of the ratio, by k1; k3 is never below 0",
         ),
         ("ppo-clip", {"reject": {"by": "k2", "high": 0.0}}, "reject.high 0.0 must be above 0"),
-        ("ppo-clip", {"reject": {"by": "k3", "high": "low"}}, "reject.high must be a finite number, got 'low'"),
-        ("ppo-clip", {"reject": {"low": float("nan")}}, "reject.low must be a finite number, got nan"),
-        ("ppo-clip", {"reject": {"over": "path"}}, "reject.over 'path' must be one of token, worst, sum, mean"),
+        (
+            "ppo-clip",
+            {"reject": {"by": "k3", "high": "low"}},
+            "reject.high must be a finite number, got 'low'",
+        ),
+        (
+            "ppo-clip",
+            {"reject": {"low": float("nan")}},
+            "reject.low must be a finite number, got nan",
+        ),
+        (
+            "ppo-clip",
+            {"reject": {"over": "path"}},
+            "reject.over 'path' must be one of token, worst, sum, mean",
+        ),
         ("ppo-clip", {"kl": {"coef": 0.0}}, "leave kl out"),
         ("ppo-clip", {"kl": {"beta": 0.1}}, "kl has no setting 'beta'"),
         ("ppo-clip", {"forced": {"prompt": "policy"}}, "forced prompt"),
@@ -56,7 +84,11 @@ def test_a_recipe_may_name_every_loss() -> None:
         ("cispo", {"clip_high": float("nan")}, "clip_high must be a finite number, got nan"),
         ("ppo-clip", {"clip_high": 10**400}, "must be a finite number"),
         ("ppo-clip", {"kl": {"coef": float("nan")}}, "kl.coef must be a finite number, got nan"),
-        ("ppo-clip", {"importance": {"cap": float("inf")}}, "importance.cap must be a finite number, got inf"),
+        (
+            "ppo-clip",
+            {"importance": {"cap": float("inf")}},
+            "importance.cap must be a finite number, got inf",
+        ),
         ("dpo", {"beta": float("nan")}, "beta must be a finite number, got nan"),
         ("gspo", {"mode": "token-mean"}, "seq-mean-token-mean, always"),
         ("gspo", {"count": "nodes"}, "counts a token once"),
@@ -67,6 +99,8 @@ def test_a_recipe_may_name_every_loss() -> None:
         ("dpo", {"pairs": "some"}, "pairs 'some'"),
     ],
 )
-def test_bad_settings_are_refused_by_name(name: str, settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_refused_by_name(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         losses.build(name, settings)

@@ -10,7 +10,7 @@ from banyan.recipe import Optimise
 from services.learner.model.load import forward, prepare
 from services.learner.training import gather
 from services.learner.training.trainer import Trainer, settle, totals_of
-from tests.learner.rows import rows_of
+from tests.learner.random_sequences import sequences_of
 
 # Of a gradient's norm: bfloat16 has 8 bits, and a model of two layers some 30 consecutive products.
 EXACT = 0.1
@@ -32,13 +32,13 @@ def test_gradients_are_those_of_autocast_within_rounding(
         trainer = Trainer(
             prepare(tiny_llama(seed, torch.float32)), Optimise(loss="reinforce"), dtype
         )
-        rows = rows_of(forest, seed)
+        rows = sequences_of(forest, seed)
         totals = totals_of(rows)
         trainer.masters.clear()
         for row in rows:
             with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
                 result = forward(trainer.model, row)
-            loss, _ = trainer.loss.of(gather.tokens(row, result), totals)
+            loss, _ = trainer.loss.compute(gather.tokens(row, result), totals)
             loss.backward()
         gradients[kind] = torch.cat([g.flatten() for g in trainer.masters.gradients()])
         assert gradients[kind].dtype is torch.float32

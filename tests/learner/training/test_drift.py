@@ -12,8 +12,8 @@ from banyan.view import TreeView
 from services.learner.data.credit import ScoredTree
 from services.learner.model.load import forward, prepare
 from services.learner.training import drift
-from tests.learner.flat import gathered, sequences
-from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
+from tests.learner.flat_reference import gathered, sequences
+from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe, straight
 
 
 def scored(view: TreeView) -> ScoredTree:
@@ -49,12 +49,12 @@ def test_a_probe_is_bounded_and_never_empty(forest: Any) -> None:
         scored(forest.flat([0.0] * 8, tree_id=bytes([n]) * 32, lengths=[20] * 8)) for n in range(20)
     ]
     rows = drift.probe(many, 4096)
-    assert drift.TOKENS - 8 * 20 < sum(len(row.token_N) for row in rows) <= drift.TOKENS
+    assert drift.TOKENS - 8 * 20 < sum(len(row.token_U) for row in rows) <= drift.TOKENS
     long = drift.probe([scored(forest.flat([0.0], lengths=[3 * drift.TOKENS]))] * 2, 4096)
-    assert sum(len(row.token_N) for row in long) == 3 * drift.TOKENS + 3, (
+    assert sum(len(row.token_U) for row in long) == 3 * drift.TOKENS + 3, (
         "a single path is taken whole"
     )
-    assert sum(len(row.token_N) for row in drift.probe(many, 0)) <= drift.TOKENS, "paths one by one"
+    assert sum(len(row.token_U) for row in drift.probe(many, 0)) <= drift.TOKENS, "paths one by one"
     assert drift.probe([], 4096) == [] and drift.measured([], forward) is None
 
 

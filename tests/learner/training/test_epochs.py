@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.learner.flat import gathered, sequences, summed
+from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
 
 from banyan.recipe import Optimise
 from services.learner import losses
@@ -15,9 +17,7 @@ from services.learner.data.prepare import study
 from services.learner.model.load import prepare
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer, settle
-from tests.learner.flat import gathered, sequences, summed
 from tests.learner.losses.test_losses_exact import batch, exact, rows_of
-from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
 
 RATE, CLIP = 0.02, 0.5
 CASES: list[tuple[str, dict[str, Any]]] = [

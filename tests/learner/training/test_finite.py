@@ -12,7 +12,7 @@ from services.learner.data.prepare import Lesson
 from services.learner.training import divergence
 from services.learner.training.trainer import StepReport, Trainer
 from services.learner.training.trainer_thread import Timed
-from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
+from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
 
 BAD, GOOD = {"not_finite": 1.0, "applied": 0.0}, {"not_finite": 0.0, "applied": 1.0}
 PARTLY = {"not_finite": 1.0, "applied": 1.0}  # some optimizer steps were skipped

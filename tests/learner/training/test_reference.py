@@ -15,12 +15,12 @@ from services.learner.data.credit import ScoredTree
 from services.learner.losses.kl import Kl
 from services.learner.model.load import prepare
 from services.learner.packing import pairs
-from services.learner.packing.loss_targets import Taught
+from services.learner.packing.loss_targets import LossTargets
 from services.learner.training import reference
 from services.learner.training.trainer import Trainer
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner.flat import gathered, sequences
-from tests.learner.rig import Rig, recipe, straight
+from tests.learner.flat_reference import gathered, sequences
+from tests.learner.in_memory_learner import Rig, recipe, straight
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_pairs_are_siblings_the_better_one_first(forest: Any) -> None:
     view = forest.two_level([1, 0, 0, 0])
     leaf_L = np.array([1.5, -0.5, -0.5, -0.5])
     names = {(n.segment.tokens_T.tolist()[0], n.parent): n.index for n in view.nodes}
-    chosen = pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))
+    chosen = pairs.pairs(view, leaf_L, None, LossTargets(pairs="best", margin=1e-6))
     nodes = [n.index for n in view.nodes if n.depth == 1]
     leaves = [view.leaf_node_L[i] for i in range(4)]
     assert chosen == [(nodes[0], nodes[1]), (leaves[0], leaves[1])], names
-    row = losses.build("dpo", {}).taught
+    row = losses.build("dpo", {}).targets
     piece = next(pairs.pieces(view, leaf_L, None, b"now", 99, row))
     assert [p.token_T.tolist() for p in piece.paths] == [[4, 6], [5, 6], [8], [9]]
     assert [p.advantage_T[0] for p in piece.paths] == [1, -1, 1, -1]
@@ -106,10 +106,10 @@ def test_pairs_are_siblings_the_better_one_first(forest: Any) -> None:
 
 def test_three_siblings_make_two_pairs_or_three(forest: Any) -> None:
     view, leaf_L = forest.flat([2, 1, 0]), np.array([1.0, 0.0, -1.0])
-    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))) == 2
-    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1e-6))) == 3
-    assert len(pairs.pairs(view, leaf_L, None, Taught(pairs="all", margin=1.5))) == 1
-    assert pairs.pairs(view, np.zeros(3), None, Taught(pairs="all", margin=1e-6)) == []
+    assert len(pairs.pairs(view, leaf_L, None, LossTargets(pairs="best", margin=1e-6))) == 2
+    assert len(pairs.pairs(view, leaf_L, None, LossTargets(pairs="all", margin=1e-6))) == 3
+    assert len(pairs.pairs(view, leaf_L, None, LossTargets(pairs="all", margin=1.5))) == 1
+    assert pairs.pairs(view, np.zeros(3), None, LossTargets(pairs="all", margin=1e-6)) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from banyan.errors import InvalidInput, NotReady
 from banyan.recipe import Optimise
 from services.learner.model.load import load, prepare, refuse_untrainable
 from services.learner.training.trainer import Trainer, settle
-from tests.learner.rows import rows_of
+from tests.learner.random_sequences import sequences_of
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def trained(
         prepare(make(0, torch.float32)), Optimise(learning_rate=1e-2, warmup_steps=2), dtype
     )
     for step in range(steps):
-        trainer.step(rows_of(forest, step, budget), step)
+        trainer.step(sequences_of(forest, step, budget), step)
     return {n: t.clone() for n, t in trainer.masters.exact().items()}
 
 
@@ -52,7 +52,7 @@ def test_the_number_of_sequences_changes_only_rounding(
             Optimise(clip_norm=1e9, learning_rate=1e-9),
             dtype,
         )
-        rows = rows_of(forest, 1, budget)
+        rows = sequences_of(forest, 1, budget)
         assert (len(rows) > 3) is (budget == 16)
         trainer.step(rows, 0)
         gradients.append(torch.cat([g.flatten() for g in trainer.masters.gradients()]))
@@ -69,7 +69,7 @@ def test_epsilon_keeps_weights_whose_gradient_is_small(
             prepare(tiny_llama(0, torch.float32)), Optimise(learning_rate=1e-3, epsilon=epsilon)
         )
         before = [w.detach().double().clone() for w in trainer.masters.weights]
-        trainer.step(rows_of(forest, 1), 0)
+        trainer.step(sequences_of(forest, 1), 0)
         for old, new, g in zip(
             before, trainer.masters.weights, trainer.masters.gradients(), strict=True
         ):
@@ -83,7 +83,7 @@ def test_bfloat16_keeps_float32_masters_and_the_model_gets_their_rounding(
 ) -> None:
     model = prepare(tiny_llama(0, torch.float32))
     trainer = Trainer(model, Optimise(learning_rate=1e-3), torch.bfloat16)
-    trainer.step(rows_of(forest, 0), 0)
+    trainer.step(sequences_of(forest, 0), 0)
     for name, parameter in model.named_parameters():
         master = trainer.masters.exact()[name]
         assert (parameter.dtype, master.dtype) == (torch.bfloat16, torch.float32)
@@ -96,7 +96,7 @@ def test_warm_up_and_clipping(tiny_llama: Callable[..., Any], forest: Any) -> No
         prepare(tiny_llama(0, torch.float32)),
         Optimise(learning_rate=0.4, warmup_steps=4, clip_norm=0.01),
     )
-    rates = [trainer.step(rows_of(forest, 0), step).learning_rate for step in range(6)]
+    rates = [trainer.step(sequences_of(forest, 0), step).learning_rate for step in range(6)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
     norms = [float(g.norm()) for g in trainer.masters.gradients()]
     assert sum(n * n for n in norms) ** 0.5 == pytest.approx(0.01, rel=1e-4)
@@ -107,12 +107,12 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_reported(
 ) -> None:
     trainer = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise(learning_rate=1e-2))
     before = {n: t.clone() for n, t in trainer.masters.exact().items()}
-    rows = rows_of(forest, 0)
+    rows = sequences_of(forest, 0)
     rows[0].advantage_P_T[0, 0] = np.nan
     report = trainer.step(rows, 0)
     assert (report.applied, report.finite) == (False, False)
     assert all(torch.equal(before[n], t) for n, t in trainer.masters.exact().items())
-    assert trainer.step(rows_of(forest, 1), 1).applied
+    assert trainer.step(sequences_of(forest, 1), 1).applied
 
 
 def test_nothing_to_learn_from_is_no_step(tiny_llama: Callable[..., Any]) -> None:
@@ -128,7 +128,7 @@ def test_on_policy_data_has_no_mismatch_and_stale_data_is_measured(
 
     model = prepare(tiny_llama(0, torch.float32))
     trainer = Trainer(model, Optimise(learning_rate=1e-6))
-    rows = rows_of(forest, 0)
+    rows = sequences_of(forest, 0)
     for row in rows:
         with torch.no_grad():
             logp = forward(model, row).logp_E

@@ -1,4 +1,4 @@
-"""The engine's attention with soft caps and sinks, by hand; and what it refuses to be handed."""
+"""The engine's attention with soft caps and sinks, against their formulas; unknown keywords."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from services.rollout.engines.torch_engine import attention, attention_scores
 
 
 class Layer(torch.nn.Module):
-    """What a model's attention layer shows of itself."""
+    """The attributes of a model's attention layer."""
 
     layer_idx = 0
 
@@ -108,7 +108,7 @@ def test_a_layer_that_looks_ahead_or_drops_out_is_refused():
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("given", "said"), ODD)
 def test_the_engine_itself_refuses_what_it_does_not_know(given, said, queries):
-    """Whoever hands it on hears of it, and not only who asks the list."""
+    """The error reaches the caller of the attention, not only of the list of keywords."""
     query, key = torch.randn(1, 2, queries, 8), torch.randn(1, 2, 3, 8)
     mask = torch.ones(1, 1, queries, 3, dtype=torch.bool)
     attention.attend(Layer(), query, key, key, mask, **FINE)

@@ -1,4 +1,4 @@
-"""Logit bias: log softmax((logits + bias) / T) is drawn from; the behaviour log-prob is the model's own."""
+"""Logit bias: draws from log softmax((logits + bias) / T), log-probs without the bias."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from banyan.segment import Sampling
 from services.rollout.engines.port import Request
 from services.rollout.engines.scripted.distribution import Distribution
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from services.rollout.engines.torch_engine.sampler import draw
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
@@ -19,7 +19,7 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 def drawn(sampling: Sampling, count: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     u = (np.arange(count) + 0.5) / count
     out = draw(LOGITS, [sampling], [0] * count, u)
-    return out.tokens_R, out.logprobs_R, out.sampled_R
+    return out.tokens_R, out.logprobs_R, out.sampled_logprobs_R
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
@@ -61,7 +61,7 @@ def test_rows_without_a_bias_are_as_they_were_beside_one_that_has_it():
             together.tokens_R[r] == alone.tokens_R[0]
             and together.logprobs_R[r] == alone.logprobs_R[0]
         )
-        assert together.sampled_R[r] == together.logprobs_R[r]
+        assert together.sampled_logprobs_R[r] == together.logprobs_R[r]
     assert together.tokens_R[1] == 3
 
 
@@ -71,7 +71,7 @@ def test_the_scripted_engine_says_the_same():
     expected = torch.log_softmax(
         (LOGITS[0].double() + torch.tensor([0, 1.5, 0, 0])) / 0.5, -1
     ).numpy()
-    assert np.allclose(said.drawn_V, expected) and np.allclose(
+    assert np.allclose(said.sampled_V, expected) and np.allclose(
         said.tempered_V, np.log(p**2 / (p**2).sum())
     )
 
@@ -81,7 +81,7 @@ def test_the_scripted_engine_never_draws_what_is_forbidden_and_refuses_what_it_h
     prefix = engine.tokenizer.encode_chat([{"role": "user", "content": "go"}])
     (a,) = {
         int(t)
-        for t in range(Alphabet.size)
+        for t in range(CharacterTokenizer.size)
         if engine.tokenizer.decode(np.array([t], np.int32)) == "a"
     }
     engine.submit(Request(0, prefix, 1, Sampling(max_new_tokens=40, bias=((a, -100.0),))))

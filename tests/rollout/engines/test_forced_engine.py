@@ -16,7 +16,7 @@ TOLERANCE = 1e-4
 
 
 def full(model, path):
-    """Untempered log-probs of each next token of a path [T, V]."""
+    """Return untempered log-probs of each next token of a path [T, V]."""
     with torch.no_grad():
         logits = (
             model(input_ids=torch.tensor(path, dtype=torch.long)[None], use_cache=False)

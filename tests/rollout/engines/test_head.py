@@ -1,4 +1,4 @@
-"""The learned head: its arithmetic, its place in the weight file, and what the torch engine says with it."""
+"""The learned head: its arithmetic, its place in the weight file, its scores in the engine."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ SIZE = 32  # of the tiny model's states
 
 
 def learned(seed: int = 3, heard: bool = True) -> ValueHead:
-    """A head that has something to say, calibrated by a bent line."""
+    """Return a head with non-zero weights, calibrated by a bent line."""
     torch.manual_seed(seed)
     head = ValueHead(SIZE, 16, 4)
     head.raw_B.copy_(torch.tensor([0.1, 0.4, 0.6, 0.8]))
@@ -38,7 +38,7 @@ def published(folder, model, head, dtype="float32", step=1):
 
 
 def states(model, path, places):
-    """Last-layer states by one plain pass with transformers' own attention."""
+    """Return last-layer states by one plain pass with transformers' own attention."""
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -71,7 +71,7 @@ def test_a_fresh_head_is_calibrated_by_nothing_and_not_heard(tmp_path):
     assert torch.allclose(head.calibrated(raw), raw, atol=1e-6)
     model = tiny_llama()
     _, path = published(tmp_path, model, head)
-    assert loading.take(model, path) is None
+    assert loading.load_weights(model, path) is None
 
 
 def test_points_at_one_place_are_a_step():
@@ -106,12 +106,12 @@ def test_an_unusable_head_is_refused_by_name(tmp_path):
     with pytest.raises(
         InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"
     ):
-        loading.take(model, broken.manifest_path)
+        loading.load_weights(model, broken.manifest_path)
     other = ValueHead(SIZE + 1, 4, 4)
     other.heard.fill_(1.0)
     foreign = file.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
     with pytest.raises(InvalidInput, match="reads states of 33 numbers, the model's have 32"):
-        loading.take(model, foreign.manifest_path)
+        loading.load_weights(model, foreign.manifest_path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows that share a trunk's KV: the same numbers as rows with a copy each, for less memory."""
+"""Branches that share a trunk's KV: the same numbers as with a copy each, in less memory."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ import torch
 from services.rollout.engines.torch_engine import cascade_attention
 from services.rollout.engines.torch_engine.attention_scores import Scores
 from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match
-from services.rollout.engines.torch_engine.paged_attention import Own
+from services.rollout.engines.torch_engine.paged_attention import OwnKv
 from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, tiny_llama
 
 TOLERANCE = 1e-4
 
 
 def tree(engine, rng, depth=3, width=3, first=24, keep=9):
-    """Grows a tree of shared trunks, some forked inside a segment; returns requests and what ended."""
+    """Grow a tree of shared trunks, some forked inside a segment; return requests and segments."""
     requests, ended = {}, {}
     heads = [prompt(first)]
     for level in range(depth):
@@ -116,7 +116,7 @@ def test_mixed_loads_finish_within_the_bound_and_nothing_stays_pinned(make_engin
                 - ended[request.key].logprobs_T
             ).max()
             assert gap < TOLERANCE
-    assert engine._memory.pinned == 0
+    assert engine._kv_budget.pinned == 0
 
 
 def test_a_shared_trunk_does_not_outlive_its_policy(make_engine, tmp_path):
@@ -167,7 +167,7 @@ def test_parts_of_a_softmax_make_the_whole(monkeypatch, cap):
 
     def same(over):
         got, lse = cascade_attention.attend(
-            q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over, 0
+            q, [OwnKv(slice(None), k, v, mask)], Scores(0.3, cap), over, 0
         )
         return torch.allclose(got, torch.stack(whole), atol=1e-5) and torch.allclose(
             lse, torch.stack(sums), atol=1e-5
@@ -175,7 +175,7 @@ def test_parts_of_a_softmax_make_the_whole(monkeypatch, cap):
 
     assert same(over)
     one_less, _ = cascade_attention.attend(
-        q, [Own(slice(None), k, v, mask)], Scores(0.3, cap), over[:1], 0
+        q, [OwnKv(slice(None), k, v, mask)], Scores(0.3, cap), over[:1], 0
     )
     assert not torch.allclose(one_less, torch.stack(whole), atol=1e-2), (
         "a level that is left out must show"

@@ -1,4 +1,7 @@
-"""An engine whose memory goes to whoever needs it: long paths beside short ones, order, pauses, and what stays the same."""
+"""KV memory of the torch engine.
+
+Long paths run beside short ones, in order and with pauses, and samples stay the same.
+"""
 
 from dataclasses import replace
 
@@ -12,8 +15,8 @@ from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, ti
 
 TOLERANCE = 1e-4
 CHOICES = {
-    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024), "page_tokens": (4, 16),
-    "patience": (2, 256), "waste": (0, 512),
+    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024),
+    "page_tokens": (4, 16), "patience": (2, 256), "waste": (0, 512),
 }  # fmt: skip
 
 
@@ -26,7 +29,7 @@ def same_as_forced(model, requests, ended):
 
 
 def run_out(engine, most_steps=3000):
-    """Steps until nothing runs: what ended, in order, and the most KV tokens held after a step."""
+    """Step until no branch runs; return segments in order and the most KV tokens after a step."""
     ended, most = {}, 0
     for _ in range(most_steps):
         if not engine.busy:
@@ -38,7 +41,7 @@ def run_out(engine, most_steps=3000):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Keys of branches, whenever one is paused."""
+    """Record the keys of paused branches."""
     found, inner = [], Running.pause
 
     def noted(self):
@@ -190,9 +193,9 @@ def test_a_long_prefix_that_is_computed_gives_way_to_who_began_first(
 def test_the_pool_shrinks_when_little_is_left_to_run(make_engine):
     engine = make_engine(kv_tokens=4096, max_branches=32)
     finish(engine, [ask(b, prompt(60, b), b, max_new_tokens=8) for b in range(32)])
-    grown = engine._memory.pages.tokens
+    grown = engine._kv_budget.pages.tokens
     finish(engine, [ask("one", prompt(9), max_new_tokens=8)])
-    assert grown >= 32 * 64 and engine._memory.pages.tokens <= grown // 4
+    assert grown >= 32 * 64 and engine._kv_budget.pages.tokens <= grown // 4
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -216,7 +219,8 @@ def test_any_load_ends_within_the_bound_and_leaves_nothing_behind(make_engine, l
     ended, most = run_out(engine)
     assert sorted(ended) == list(range(16)) and most <= engine._limits.kv_tokens
     assert (
-        engine._memory.pinned == 0 and engine._memory.pages.free == engine._memory.pages.count - 1
+        engine._kv_budget.pinned == 0
+        and engine._kv_budget.pages.free == engine._kv_budget.pages.count - 1
     )
     same_as_forced(llama, requests[::3], ended)
 

@@ -1,4 +1,4 @@
-"""Draws follow the distribution, and say the right log-probs of it."""
+"""Draws follow the distribution and have the right log-probs."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def logits(rows, vocabulary, scale=2.0, seed=0):
 
 
 def chi_square(counts, p):
-    """Statistic and degrees of freedom, cells with an expectation below 5 put together."""
+    """Return statistic and degrees of freedom, with cells of expectation below 5 merged."""
     n, order = counts.sum(), np.argsort(p)
     expected, seen = p[order] * n, counts[order]
     first = int(np.searchsorted(np.cumsum(expected), 5.0)) + 1
@@ -31,7 +31,7 @@ def chi_square(counts, p):
 
 
 def critical(freedom):
-    """Chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
+    """Return the chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
     return freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
 
 
@@ -105,5 +105,5 @@ def test_truncation_keeps_the_likeliest_and_tells_both_logprobs():
     for token, full, left in ((0, 0.5, 0.5 / 0.8), (1, 0.3, 0.3 / 0.8)):
         at = drawn.tokens_R == token
         assert np.allclose(drawn.logprobs_R[at], np.log(full), atol=1e-6)
-        assert np.allclose(drawn.sampled_R[at], np.log(left), atol=1e-6)
+        assert np.allclose(drawn.sampled_logprobs_R[at], np.log(left), atol=1e-6)
     assert kept(torch.tensor([0.2, 0.8]), Sampling(top_p=0.1)).tolist() == [0.0, 1.0]

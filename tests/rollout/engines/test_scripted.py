@@ -1,4 +1,4 @@
-"""The scripted engine: what it says of its distribution is what it samples."""
+"""The scripted engine: its reported distribution is the sampled one."""
 
 import math
 import time
@@ -12,11 +12,11 @@ from banyan.policy import PolicyVersion
 from banyan.segment import Finish
 from services.rollout.engines.scripted import script
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from tests.rollout.conftest import ask, finish
 
 P0 = PolicyVersion(1, 0, b"p")
-LETTERS = Alphabet()
+LETTERS = CharacterTokenizer()
 
 
 def prompt(text):
@@ -129,7 +129,7 @@ def test_bad_settings_are_refused_with_the_reason(settings, message):
 
 
 def test_a_prompt_of_digits_costs_what_one_of_words_costs():
-    """Its question is looked for at its end; from the start, that is a search for each digit."""
+    """The question is searched at the prompt's end; from the start there is a search per digit."""
     took = []
     for text in ("lorem " * 10_000, "7" * 60_000):
         begun = time.process_time()

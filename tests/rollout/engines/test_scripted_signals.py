@@ -12,11 +12,11 @@ from banyan.segment import Finish
 from banyan.signals import Wanted
 from services.rollout.engines.scripted import toy_models
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from tests.rollout.conftest import ask, finish
 
 P0 = PolicyVersion(1, 0, b"p")
-LETTERS = Alphabet()
+LETTERS = CharacterTokenizer()
 CHAIN = {"": {"a": 0.5, "b": 0.3, "c": 0.2}}
 
 
@@ -177,7 +177,7 @@ def test_the_head_scores_the_state_that_a_token_was_drawn_from():
 
 @pytest.mark.parametrize("sharpness", [0.0, 0.5, 1.0])
 def test_what_the_head_knows_of_a_sum_is_set(sharpness):
-    """12 is right with 0.4, 13 and 14 wrong with 0.3 each: the second character tells them apart."""
+    """Of 12 (0.4), 13 and 14 (0.3 each) the second character tells the right answer."""
     settings = {"accuracy": 0.4, "sharpness": sharpness}
     asked = [
         replace(ask(n, path("7 + 5\n"), n, max_new_tokens=3), signals=Wanted(head=True, top=2))

@@ -1,4 +1,4 @@
-"""Stop strings: the answer of the whole text, from the end of it."""
+"""Stop strings: the result of a search of the whole text, from its end."""
 
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,16 @@ class Counting:
 
 
 def in_bytes(folder: Path) -> Any:
-    """One token a byte; the last one is special."""
+    """Return a tokenizer of one token a byte; the last one is special."""
     byte_tokenizer(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def in_pieces(folder: Path) -> Any:
-    """Words with a space before, long runs, and bytes where there is no word, as SentencePiece models have."""
+    """Return a tokenizer like SentencePiece.
+
+    It has words with a space before, long runs, and bytes where there is no word.
+    """
     words = [
         "<unk>",
         "<end>",
@@ -73,7 +76,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def first(stops: tuple[str, ...], tokens: list[int], tokenizer: Counting, ask: Any) -> int | None:
-    """After which token a branch stops."""
+    """Return the number of tokens after which a branch stops."""
     return next((n for n in range(1, len(tokens) + 1) if ask(stops, tokens[:n], tokenizer)), None)
 
 
@@ -113,7 +116,7 @@ def test_a_branch_stops_where_its_whole_text_does(
 
 
 def test_bytes_that_only_their_end_makes_characters_of_stop_nothing(tmp_path: Path) -> None:
-    """A decoder of pieces replaces a whole run of bytes if one of them is wrong, however far it stands from the end."""
+    """A decoder of pieces replaces a whole run of bytes for one wrong byte, however far."""
     tokenizer = Counting(in_pieces(tmp_path))
     wrong = tokenizer.inner.convert_tokens_to_ids("<0xFF>")
     tokens = [wrong, *tokenizer.encode("é" * 60).tolist()]

@@ -129,7 +129,7 @@ async def test_an_engine_that_hangs_is_noticed():
 
 async def test_a_command_ends_the_wait_of_a_step():
     class Waiting:
-        """Busy for ever; a step waits until somebody wakes it."""
+        """An engine that is always busy; a step waits until it is woken."""
 
         tokenizer, busy, woken = None, True, threading.Event()
 
@@ -191,7 +191,7 @@ async def test_an_engine_that_cannot_be_built_or_fails_says_so():
 
 
 async def test_nobody_waits_for_an_engine_that_is_gone():
-    """Its last words come from `batches`; a command that it will never obey must not keep anybody from reading them."""
+    """The last error comes from `batches`. Commands that never run must not delay it."""
     broken = asyncio.Event()
 
     class Failing:

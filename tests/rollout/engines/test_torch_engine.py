@@ -1,4 +1,4 @@
-"""The torch engine against teacher-forced passes of the same model, with controls that must fail."""
+"""The torch engine against teacher-forced passes of the model, with controls that must fail."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 
 
 def worst(model, ended, requests, temperature=None, shift=0):
-    """Largest difference between the engine's log-probs and a teacher-forced pass."""
+    """Return the largest gap between the engine's log-probs and a teacher-forced pass."""
     gaps = []
     for request in requests:
         sampled = ended[request.key]

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from banyan.v1 import events_pb2, tree_pb2
 from services.chassis.process import telemetry
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from services.rollout.node.claiming import TreeClaimer
 from services.rollout.ports import Claim
 from tests.rollout.growing import IID
@@ -63,7 +63,7 @@ class _Store:
 
 
 def claimer(queue: _Queue, fit: bool = True) -> TreeClaimer:
-    thread: Any = SimpleNamespace(tokenizer=Alphabet())
+    thread: Any = SimpleNamespace(tokenizer=CharacterTokenizer())
     refresher: Any = SimpleNamespace(fit=fit)
     return TreeClaimer(queue, _Store(), thread, refresher, "n1")  # type: ignore[arg-type]
 
@@ -93,9 +93,3 @@ async def test_a_later_claim_is_in_the_trees_trace_and_links_to_the_first(spans)
 async def test_without_telemetry_there_is_nothing_to_link() -> None:
     (tree,) = await claimer(_Queue()).claim(1)
     assert tree.traceparent == ROOT
-
-
-async def test_an_unfit_node_leaves_assignments_to_others() -> None:
-    queue = _Queue()
-    assert await claimer(queue, fit=False).claim(1) == []
-    assert queue.deliveries[0].answers == ["nak"]

@@ -86,10 +86,9 @@ def test_a_tree_that_is_not_opened_yet_is_waited_for(world: World) -> None:
 
 def test_a_leaf_that_has_no_text_yet_is_waited_for(world: World) -> None:
     a, epoch = _open(world, 0, size=1)
-    leaves = _grow(world, a, epoch, said=1)
-    assert not _read(
-        world, a
-    ).settled  # nothing triggers another read, so the verifier must ask again
+    leaves = _grow(world, a, epoch, ended=1)
+    # Nothing triggers another read, so the verifier must ask again.
+    assert not _read(world, a).settled
     world.ingest(world.forge.leaf(leaves[1], 2, epoch=epoch, completion="late"))
     assert [t.completion for t in _read(world, a).transcripts] == ["late", "1"]
 

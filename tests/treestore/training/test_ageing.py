@@ -26,7 +26,7 @@ from services.treestore.storage.database import Database
 from services.treestore.training import batches, policies
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import Forge, World
-from tests.treestore.test_machine import check_groups
+from tests.treestore.sums import check_groups
 from tests.treestore.training.test_stale import put_policy
 
 SIZE = 2

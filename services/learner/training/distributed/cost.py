@@ -24,12 +24,12 @@ class Costs:
     def of(self, piece: TreePart) -> float:
         """Return the cost of a piece: a token attends to all tokens above it and to itself."""
         places = {int(at) for path in piece.paths for at in path.predictor_T}
-        return self._sum(len(piece), int(piece.position_N.sum()), len(places))
+        return self._sum(len(piece), int(piece.position_U.sum()), len(places))
 
     def of_sequence(self, sequence: PackedSequence) -> float:
         """Return the cost of a packed sequence, in which shared tokens count once."""
-        tokens = len(sequence.token_N)
-        return self._sum(tokens, int(sequence.position_N.sum()), len(sequence.place_R))
+        tokens = len(sequence.token_U)
+        return self._sum(tokens, int(sequence.position_U.sum()), len(sequence.place_R))
 
     def _sum(self, tokens: int, above: int, places: int) -> float:
         return tokens + self.pair * (above + tokens) + self.prediction * places

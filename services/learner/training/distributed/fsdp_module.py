@@ -35,7 +35,7 @@ class PolicyModule(torch.nn.Module):
         Only predictions have gradients: the states are for the value head.
         """
         result = forward(self.policy, sequence, self.softening)
-        return result._replace(state_N_H=result.state_N_H.detach())
+        return result._replace(state_U_D=result.state_U_D.detach())
 
 
 def sharded(policy: PreTrainedModel, dtype: torch.dtype, size: int) -> PolicyModule:

@@ -70,7 +70,7 @@ class Shards:
             gradients.append(own)
         return gradients
 
-    def publish(self) -> None:
+    def copy_to_model(self) -> None:
         """Do nothing: the next pass gathers the shards."""
 
     # -- whole tensors: every rank calls these; rank 0 gets them, one after the other --

@@ -57,15 +57,15 @@ def empty_sequence() -> PackedSequence:
     """Return the smallest sequence that runs through all layers: two tokens, nothing trained."""
     none, zero = np.zeros((1, 1)), np.zeros(1, np.int64)
     return PackedSequence(
-        token_N=np.zeros(2, np.int64),
-        position_N=np.arange(2),
-        enter_N=np.zeros(2, np.int64),
-        leave_N=np.zeros(2, np.int64),
+        token_U=np.zeros(2, np.int64),
+        position_U=np.arange(2),
+        enter_U=np.zeros(2, np.int64),
+        leave_U=np.zeros(2, np.int64),
         trunk=0,
         blocks=((0, 2),),
         place_R=zero,
         temperature_R=np.ones(1),
-        row_E=zero,
+        readout_E=zero,
         token_E=zero,
         index_P_T=np.zeros((1, 1), np.int64),
         mask_P_T=np.zeros((1, 1), np.bool_),

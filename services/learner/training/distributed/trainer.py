@@ -113,10 +113,10 @@ class RankTrainer(Trainer):
             return {}
         is_first = self._rank_group.rank == 0
         parts: list[Any] | None = [None] * self._rank_group.size if is_first else None
-        dist.gather_object(self.head.handed_over(), parts, dst=0)
+        dist.gather_object(self.head.pop_batch(), parts, dst=0)
         if parts is None:
             return {}
-        self.head.take_over(batch for part in parts for batch in part)
+        self.head.set_batch(batch for part in parts for batch in part)
         return super()._step_head(applied)
 
     # -- weights and state: whole on rank 0, empty on others --

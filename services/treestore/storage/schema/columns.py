@@ -17,6 +17,8 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
+from services.treestore.events.text import without_nul
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(column_0_N_label)s",
@@ -36,11 +38,6 @@ class Bytes(LargeBinary):
         return None
 
 
-def clean(words: str) -> str:
-    """Return text without NUL, which a model may sample and PostgreSQL does not take."""
-    return words.replace("\x00", "\ufffd") if "\x00" in words else words
-
-
 class Words(TypeDecorator[str]):
     """Text that every database takes."""
 
@@ -48,7 +45,7 @@ class Words(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return clean(value) if value else value
+        return without_nul(value) if value else value
 
 
 # SQLite numbers rows by itself only where the key is exactly INTEGER.

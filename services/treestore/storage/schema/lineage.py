@@ -101,7 +101,7 @@ trees = Table(
     int_("idle_claims"),  # claims since the last accepted segment
     int_("returns"),
     int_("ticket"),  # of the newest GrowTree
-    int_("growth_due_ms"),  # when GrowTree goes out again, if nobody holds a claim
+    int_("growth_due_ms"),  # when GrowTree goes out again, unless a node claims the tree
     int_("grown_epoch"),
     text("grown_node"),
     bytes_("grown_digest", nullable=True),  # of the leaves that TreeGrown listed

@@ -16,7 +16,7 @@ from services.learner.training.distributed.rank_env import RankPlace
 from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.distributed.thread import RankThread
 from services.learner.training.distributed.workers import Workers
-from tests.learner import rig
+from tests.learner import in_memory_learner as rig
 from tests.learner.service_world import world as world  # a fixture
 
 BUDGET = 60

@@ -8,7 +8,7 @@ from banyan.recipe import Recipe
 from services.learner.settings import LearnerSettings
 from services.learner.training.distributed import launch
 from services.learner.training.trainer_thread import TorchThread
-from tests.learner import rig
+from tests.learner import in_memory_learner as rig
 from tests.learner.training.distributed.conftest import recipe
 
 SETTINGS = LearnerSettings(run=rig.RUN)

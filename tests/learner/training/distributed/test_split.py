@@ -131,4 +131,4 @@ def test_costs_are_of_the_models_sizes() -> None:
 
 def test_an_empty_sequence_trains_nothing() -> None:
     row = split.empty_sequence()
-    assert split.is_empty(row) and len(row.token_N) == 2 and len(row.watched) == 0
+    assert split.is_empty(row) and len(row.token_U) == 2 and len(row.head_observations) == 0

@@ -14,7 +14,7 @@ from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.packing import packing
 from services.learner.packing.unroll import TreePart
 from services.learner.training.trainer_thread import Timed, TorchThread
-from tests.learner.rig import RUN
+from tests.learner.in_memory_learner import RUN
 from tests.learner.training.distributed.conftest import Pair, pieces_of, recipe
 
 Tensors = dict[str, torch.Tensor]

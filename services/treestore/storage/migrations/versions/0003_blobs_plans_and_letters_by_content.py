@@ -1,6 +1,4 @@
-"""Blobs and plans; the span of a tree's first claim; dead letters are told apart by their content
-as well.
-"""
+"""Blobs and plans; the span of a tree's first claim; the content in the key of dead letters."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,5 +1,5 @@
-"""Allocations of groups, how many of a group's trees suffice, and until which policy it may be
-trained on.
+"""Allocations of groups, the trees that suffice for a group, and the last policy for which it may
+be used.
 """
 
 import sqlalchemy as sa

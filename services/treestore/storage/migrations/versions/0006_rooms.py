@@ -1,4 +1,4 @@
-"""The room that control gives trees while they grow."""
+"""Growth budgets of growing trees."""
 
 import sqlalchemy as sa
 from alembic import op

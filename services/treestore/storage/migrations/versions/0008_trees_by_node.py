@@ -1,6 +1,4 @@
-"""How many trees each node grew to the end, so that nobody has to count them; policies of a run in
-order.
-"""
+"""Number of trees that each node grew; policies of a run in order."""
 
 import sqlalchemy as sa
 from alembic import op

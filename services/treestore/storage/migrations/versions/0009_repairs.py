@@ -1,4 +1,4 @@
-"""How a leaf's path could be put right, as its scorer says (SCOPE)."""
+"""Repairs of a leaf's path, as its scorer reports them (SCOPE)."""
 
 import sqlalchemy as sa
 from alembic import op

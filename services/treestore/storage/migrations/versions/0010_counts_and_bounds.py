@@ -1,5 +1,5 @@
-"""Indices for what was scanned; counts that transactions keep; whose doing the rows are that nobody
-asked for.
+"""Indices for queries that scanned; counts that transactions keep; the owners of rows of rejected
+events.
 """
 
 import sqlalchemy as sa

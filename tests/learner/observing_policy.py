@@ -1,4 +1,4 @@
-"""A tree policy that asks a head at the first token of each leaf's own segment, for tests of what a learner makes of it."""
+"""A tree policy that observes a head at the first token of each leaf's own segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,19 @@ from banyan.tree import Leaf, Tree
 
 
 @dataclass(frozen=True)
-class Asking:
-    """Grows nothing. kept: what it says of each leaf."""
+class ObservingPolicy:
+    """A policy that grows nothing.
+
+    kept: probability with which each leaf counts as kept.
+    """
 
     kept: float = 0.5
     needs_head = True
 
     def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
-        """Nothing."""
+        """Return the end of growth."""
         return Plan(done=True)
 
     def observations(self, tree: Tree, leaves: Sequence[Leaf]) -> list[Observation]:
-        """One of each leaf."""
+        """Return one observation per leaf."""
         return [Observation(leaf, 1, self.kept) for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Hand-made tokens for tests of losses: float64, numbers that are not given mean nothing special."""
+"""Hand-made tokens for tests of losses, in float64, with neutral values by default."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from services.learner.losses.tokens import Tokens
 
 
 def table(values: Any) -> torch.Tensor:
-    """[P, T] of a number, a row or rows."""
+    """Return [P, T] of a number, a line or lines."""
     tensor = torch.as_tensor(values, dtype=torch.float64)
     while tensor.dim() < 2:
         tensor = tensor[None]
@@ -16,7 +16,12 @@ def table(values: Any) -> torch.Tensor:
 
 
 def tokens(logp: Any, old: Any = 0.0, advantage: Any = 1.0, **more: Any) -> Tokens:
-    """old: of the weights at the start of the batch, and what sampled, unless `proximal`, `behaviour`, `drawn` are given."""
+    """Return the tokens with these log-probs.
+
+    old: log-prob by the weights at the start of the batch and at sampling, unless `proximal`,
+        `behaviour` or `drawn` are passed.
+    more: values of other fields, by name without axes.
+    """
     logp_P_T = logp if isinstance(logp, torch.Tensor) and logp.dim() == 2 else table(logp)
 
     def like(name: str, default: Any) -> torch.Tensor:
@@ -35,5 +40,7 @@ def tokens(logp: Any, old: Any = 0.0, advantage: Any = 1.0, **more: Any) -> Toke
         share_P_T=like("share", 1.0),
         origin_P_T=like("origin", 0).long(),
         entropy_P_T=more.get("entropy", like("none", 0.0)),
-        reference_P_T=None if reference is None else table(reference).expand(logp_P_T.shape).clone(),
+        reference_P_T=None
+        if reference is None
+        else table(reference).expand(logp_P_T.shape).clone(),
     )

@@ -1,4 +1,4 @@
-"""What the tests of loggers share: a learner's worth of steps, and what was written of them."""
+"""Steps of a learner for the tests of loggers, and the records that were written of them."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from banyan.loggers import Logger
 from services.learner.loggers.feed import Feeds
-from tests.learner.rig import RUN
+from tests.learner.in_memory_learner import RUN
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = (ROOT / "recipes" / "quickstart.yaml").read_text()
@@ -14,7 +14,7 @@ RECIPE = {"name": "tiny", "control": {"groups_per_batch": 2}}
 
 
 def fed(folder: Path, name: str, logger: Logger, steps: range, *labels: str) -> Feeds:
-    """A learner's worth of steps, and evaluations at the last of them."""
+    """Feed a logger with steps, and with evaluations at the last of them."""
     feeds = Feeds(RUN, RECIPE, {name: logger}, folder / "loggers")
     for step in steps:
         feeds.step(step, {"reward": step / 10, "loss": float("nan")})
@@ -26,5 +26,8 @@ def fed(folder: Path, name: str, logger: Logger, steps: range, *labels: str) -> 
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """What the logger `jsonl` wrote."""
-    return [json.loads(line) for line in (folder / "loggers" / "jsonl" / "metrics.jsonl").read_text().splitlines()]
+    """Return the records that the logger `jsonl` wrote."""
+    return [
+        json.loads(line)
+        for line in (folder / "loggers" / "jsonl" / "metrics.jsonl").read_text().splitlines()
+    ]
