@@ -33,7 +33,9 @@ class Client:
     `secret`: what the file `secret` in the state folder of a running system holds.
     """
 
-    def __init__(self, store: str, gateway: str = "", deadline_s: float = 30.0, secret: str = "") -> None:
+    def __init__(
+        self, store: str, gateway: str = "", deadline_s: float = 30.0, secret: str = ""
+    ) -> None:
         self._deadline_s = deadline_s
         self._channels = [grpc.insecure_channel(store, options=_OPTIONS)]
         through = secret_module.channel(self._channels[0], secret)
@@ -42,12 +44,19 @@ class Client:
         self._gateway: gw_grpc.GatewayServiceStub | None = None
         if gateway:
             self._channels.append(grpc.insecure_channel(gateway, options=_OPTIONS))
-            self._gateway = gw_grpc.GatewayServiceStub(secret_module.channel(self._channels[-1], secret))
+            self._gateway = gw_grpc.GatewayServiceStub(
+                secret_module.channel(self._channels[-1], secret)
+            )
 
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -68,7 +77,9 @@ class Client:
 
     def progress(self, run_id: str) -> rs.ReadProgressResponse:
         """How far a run is."""
-        progress: rs.ReadProgressResponse = self._call(self._runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id))
+        progress: rs.ReadProgressResponse = self._call(
+            self._runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id)
+        )
         return progress
 
     def policies(self, run_id: str, abandoned: bool = False) -> list[rs.StoredPolicy]:
@@ -93,7 +104,9 @@ class Client:
 
     def members(self, run_id: str) -> list[rs.Member]:
         """The rollout nodes of a run."""
-        return list(self._call(self._runs.ReadMembers, rs.ReadMembersRequest(run_id=run_id)).members)
+        return list(
+            self._call(self._runs.ReadMembers, rs.ReadMembersRequest(run_id=run_id)).members
+        )
 
     def watch(self, run_id: str) -> Iterator[gw.WatchRunResponse]:
         """What happens in a run until it is over."""
@@ -128,12 +141,18 @@ class Client:
 
     def tree(self, tree_id: bytes, plans: bool = False) -> tree_pb2.Tree:
         """One tree with its segments, leaves and scores, and with its plans if asked for."""
-        tree: tree_pb2.Tree = self._call(self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=plans)).tree
+        tree: tree_pb2.Tree = self._call(
+            self._trees.GetTree, ts.GetTreeRequest(tree_id=tree_id, plans=plans)
+        ).tree
         return tree
 
-    def whole_trees(self, run_id: str, tree_ids: Sequence[bytes] = (), **more: Any) -> Iterator[tree_pb2.Tree]:
+    def whole_trees(
+        self, run_id: str, tree_ids: Sequence[bytes] = (), **more: Any
+    ) -> Iterator[tree_pb2.Tree]:
         """Whole trees, in order of opening."""
-        request = ts.StreamTreesRequest(filter=ts.TreeFilter(run_id=run_id, tree_ids=tree_ids, **more))
+        request = ts.StreamTreesRequest(
+            filter=ts.TreeFilter(run_id=run_id, tree_ids=tree_ids, **more)
+        )
         for response in self._stream(self._trees.StreamTrees, request, 600.0):
             yield response.tree
 
@@ -145,12 +164,18 @@ class Client:
 
     def ancestry(self, segment: bytes) -> ts.GetAncestryResponse:
         """A segment's path from the root, and the scores below it."""
-        answer: ts.GetAncestryResponse = self._call(self._trees.GetAncestry, ts.GetAncestryRequest(segment=segment))
+        answer: ts.GetAncestryResponse = self._call(
+            self._trees.GetAncestry, ts.GetAncestryRequest(segment=segment)
+        )
         return answer
 
     def consumers(self, segment: bytes) -> list[ts.Consumer]:
         """The batches that used a segment's tree, and the policies they made."""
-        return list(self._call(self._trees.ListConsumers, ts.ListConsumersRequest(segment=segment)).consumers)
+        return list(
+            self._call(
+                self._trees.ListConsumers, ts.ListConsumersRequest(segment=segment)
+            ).consumers
+        )
 
     def stats(self, run_id: str = "") -> dict[str, int]:
         """Counts by name."""

@@ -21,7 +21,9 @@ def packed(data: bytes) -> bytes:
 
 def canonical(value: Any) -> bytes:
     """JSON with sorted keys, no spaces, UTF-8: the same bytes for the same value. Raises ValueError on NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def row_digest(row: dict[str, Any]) -> bytes:
@@ -32,5 +34,9 @@ def row_digest(row: dict[str, Any]) -> bytes:
 def tree_id(run_id: str, group_id: str, row: bytes, index: int) -> bytes:
     """Identity of a tree: the run, its group, the digest of its row and its index in the group."""
     return blake(
-        b"banyan.tree.v1", packed(run_id.encode()), packed(group_id.encode()), packed(row), struct.pack("<I", index)
+        b"banyan.tree.v1",
+        packed(run_id.encode()),
+        packed(group_id.encode()),
+        packed(row),
+        struct.pack("<I", index),
     )

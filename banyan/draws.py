@@ -20,8 +20,13 @@ T = TypeVar("T")
 
 def key(seed: int, purpose: str, *parts: bytes | int) -> int:
     """64-bit key of a stream of draws: a seed, what the draws are for, and the node or branch they belong to."""
-    data = [packed(p if isinstance(p, bytes) else p.to_bytes(8, "little", signed=True)) for p in parts]
-    return int.from_bytes(blake(seed.to_bytes(8, "little", signed=False), packed(purpose.encode()), *data)[:8], "little")
+    data = [
+        packed(p if isinstance(p, bytes) else p.to_bytes(8, "little", signed=True)) for p in parts
+    ]
+    return int.from_bytes(
+        blake(seed.to_bytes(8, "little", signed=False), packed(purpose.encode()), *data)[:8],
+        "little",
+    )
 
 
 def branch_key(seed: int, parent: bytes, fork: int, ordinal: int) -> int:
@@ -62,4 +67,9 @@ class Draws:
     def shuffled(self, items: list[T], purpose: str, *parts: bytes | int) -> list[T]:
         """The items in a drawn order."""
         order = [self.uniform(purpose, *parts, position=i) for i in range(len(items))]
-        return [item for _, _, item in sorted(zip(order, range(len(items)), items, strict=True), key=lambda t: t[:2])]
+        return [
+            item
+            for _, _, item in sorted(
+                zip(order, range(len(items)), items, strict=True), key=lambda t: t[:2]
+            )
+        ]

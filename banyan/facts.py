@@ -68,7 +68,9 @@ def lacking(needs: Collection[str], gives: Collection[str]) -> list[str]:
     where every step does they are there on all."""
     given = set(gives)
     if STEPS in given:
-        given |= {attribute(name.removeprefix("part:")) for name in gives if name.startswith("part:")}
+        given |= {
+            attribute(name.removeprefix("part:")) for name in gives if name.startswith("part:")
+        }
     return [_in_words(need) for need in sorted(set(needs) - given)]
 
 

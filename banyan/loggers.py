@@ -44,15 +44,22 @@ class Logger(Protocol):
 
 def built(recipe: Recipe) -> dict[str, Logger]:
     """The loggers of a recipe by name. Raises InvalidInput for one that is not there, or whose settings are bad."""
-    return {n: registry.build("loggers", n, recipe.logging.settings.get(n, {})) for n in recipe.logging.loggers}
+    return {
+        n: registry.build("loggers", n, recipe.logging.settings.get(n, {}))
+        for n in recipe.logging.loggers
+    }
 
 
 def check(recipe: Recipe) -> None:
     """Raises InvalidInput, with what to install, for a logger that cannot be used here."""
     for name, logger in built(recipe).items():
-        missing = [verb for verb in ("begin", "log", "close") if not callable(getattr(logger, verb, None))]
+        missing = [
+            verb for verb in ("begin", "log", "close") if not callable(getattr(logger, verb, None))
+        ]
         if missing:
-            raise InvalidInput(f"logging.loggers: {name} is no logger: it has no method `{missing[0]}`")
+            raise InvalidInput(
+                f"logging.loggers: {name} is no logger: it has no method `{missing[0]}`"
+            )
         module, requirement = getattr(logger, "PACKAGE", ("", ""))
         if module and importlib.util.find_spec(module) is None:
             raise InvalidInput(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.launch import take_names
 
-# Before a user's folder is searched: a package of this name there is not ours.
-importlib.import_module("methods")
+take_names()  # before a user's folder is searched: a package `methods` there is not ours
 
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 
@@ -33,7 +33,9 @@ def find(axis: str, name: str) -> Any:
         return _attribute(name)
     if name in _entries(axis):
         return _entries(axis)[name].load()
-    raise InvalidInput(f"there is no {axis} plugin {name!r}; known: {', '.join(names(axis))}; or give module:attribute")
+    raise InvalidInput(
+        f"there is no {axis} plugin {name!r}; known: {', '.join(names(axis))}; or give module:attribute"
+    )
 
 
 def _attribute(name: str) -> Any:
@@ -41,11 +43,15 @@ def _attribute(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, ValueError) as error:  # a name that is none
-        raise InvalidInput(f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?") from None
+        raise InvalidInput(
+            f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?"
+        ) from None
     except AttributeError:
         raise InvalidInput(f"module {module!r} has no attribute {attribute!r}") from None
     except (Exception, SystemExit) as error:  # the module is anybody's
-        raise InvalidInput(f"cannot import {module!r} of {name!r}: {type(error).__name__}: {error}") from None
+        raise InvalidInput(
+            f"cannot import {module!r} of {name!r}: {type(error).__name__}: {error}"
+        ) from None
 
 
 def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
@@ -53,12 +59,16 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
     plugin = find(axis, name)
     if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
         if settings:
-            raise InvalidInput(f"{axis} plugin {name!r} takes no settings, got {', '.join(settings)}")
+            raise InvalidInput(
+                f"{axis} plugin {name!r} takes no settings, got {', '.join(settings)}"
+            )
     else:
         known = [f.name for f in dataclasses.fields(plugin) if f.init]
         unknown = sorted(set(settings) - set(known))
         if unknown:
-            raise InvalidInput(f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+            raise InvalidInput(
+                f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}"
+            )
     try:
         return plugin(**settings) if isinstance(plugin, type) else plugin
     except (TypeError, ValueError) as error:

@@ -19,20 +19,28 @@ Above = Mapping[bytes, tuple[bytes, int]]
 def mean(values: Collection[float]) -> float:
     """Return the mean of finite values, exact but for one rounding of the sum. Raises ZeroDivisionError for none."""
     many = len(values)
-    if many and max(map(abs, values)) > sys.float_info.max / (2 * many):  # their sum may be beyond floats, in some order
+    if many and max(map(abs, values)) > sys.float_info.max / (
+        2 * many
+    ):  # their sum may be beyond floats, in some order
         bits = many.bit_length()
         small = [math.ldexp(value, -bits) for value in values]
         return math.ldexp(min(max(math.fsum(small) / many, min(small)), max(small)), bits)
     return math.fsum(values) / many
 
 
-def rewards(scores: Iterable[tuple[Place, str, float | None]], scorers: int = 1) -> dict[Place, float | None]:
+def rewards(
+    scores: Iterable[tuple[Place, str, float | None]], scorers: int = 1
+) -> dict[Place, float | None]:
     """Return the reward of each place that at least `scorers` have spoken of: the mean of their values, None where one of
     them found it unscorable. scores: (place, scorer, value), the value None where it is unscorable."""
     values: dict[Place, dict[str, float | None]] = {}
     for place, scorer, value in scores:
         values.setdefault(place, {})[scorer] = value
-    return {place: _of(list(held.values())) for place, held in values.items() if len(held) >= max(1, scorers)}
+    return {
+        place: _of(list(held.values()))
+        for place, held in values.items()
+        if len(held) >= max(1, scorers)
+    }
 
 
 def _of(values: list[float | None]) -> float | None:
@@ -40,9 +48,13 @@ def _of(values: list[float | None]) -> float | None:
     return mean(known) if len(known) == len(values) else None
 
 
-def owed(places: Iterable[Place], scorers: Collection[str], given: Container[tuple[Place, str]]) -> list[tuple[Place, str]]:
+def owed(
+    places: Iterable[Place], scorers: Collection[str], given: Container[tuple[Place, str]]
+) -> list[tuple[Place, str]]:
     """Return the (place, scorer) pairs without a score: each of the places needs one of each scorer."""
-    return [(place, scorer) for place in places for scorer in scorers if (place, scorer) not in given]
+    return [
+        (place, scorer) for place in places for scorer in scorers if (place, scorer) not in given
+    ]
 
 
 def settled(place: Leaf, above: Above) -> Leaf:
@@ -60,7 +72,11 @@ def inner(places: Iterable[Leaf], leaves: Collection[Leaf], above: Above) -> dic
     ends = {settled(leaf, above) for leaf in leaves}
     reach = _reach(ends, above)
     named = {place: settled(place, above) for place in places}
-    return {p: at for p, at in named.items() if at not in ends and 0 < at.end <= reach.get(at.segment, 0)}
+    return {
+        p: at
+        for p, at in named.items()
+        if at not in ends and 0 < at.end <= reach.get(at.segment, 0)
+    }
 
 
 def passing(places: Iterable[Leaf], leaf: Leaf, above: Above) -> bool:

@@ -76,9 +76,15 @@ class Sampling:
 
     def encode(self) -> bytes:
         """Fixed little-endian layout, part of encoding v1; the last field holds later parameters: bias, if any."""
-        head = struct.pack("<ffiIQ", self.temperature, self.top_p, self.top_k, self.max_new_tokens, self.seed)
+        head = struct.pack(
+            "<ffiIQ", self.temperature, self.top_p, self.top_k, self.max_new_tokens, self.seed
+        )
         stops = struct.pack("<I", len(self.stop)) + b"".join(packed(s.encode()) for s in self.stop)
-        return head + stops + packed(b"".join(struct.pack("<if", token, added) for token, added in self.bias))
+        return (
+            head
+            + stops
+            + packed(b"".join(struct.pack("<if", token, added) for token, added in self.bias))
+        )
 
 
 def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
@@ -87,10 +93,14 @@ def _check_bias(bias: tuple[tuple[int, float], ...]) -> None:
         raise InvalidInput(f"logit bias of {len(bias)} tokens; give at most {MOST_BIASED}")
     tokens = [token for token, _ in bias]
     if tokens != sorted(set(tokens)) or not all(0 <= token < 2**31 for token in tokens):
-        raise InvalidInput(f"logit bias must name tokens of at least 0 in ascending order, each once; got {tokens}")
+        raise InvalidInput(
+            f"logit bias must name tokens of at least 0 in ascending order, each once; got {tokens}"
+        )
     for token, added in bias:
         if not 0.0 < abs(added) <= MOST_BIAS or float(np.float32(added)) != added:
-            raise InvalidInput(f"logit bias {added} of token {token} must be a float32 in -{MOST_BIAS}..{MOST_BIAS}, not 0")
+            raise InvalidInput(
+                f"logit bias {added} of token {token} must be a float32 in -{MOST_BIAS}..{MOST_BIAS}, not 0"
+            )
 
 
 _NOTHING: Floats = np.zeros(0, np.float32)
@@ -103,7 +113,9 @@ def _frozen(values: Any, dtype: Any, what: str) -> Any:
     array = np.array(values, dtype=dtype, copy=True).reshape(-1)
     if dtype is np.float32:
         if np.count_nonzero(np.isfinite(array)) < len(array):
-            raise InvalidInput(f"{what} holds a NaN or an infinity; a segment must hold finite numbers only")
+            raise InvalidInput(
+                f"{what} holds a NaN or an infinity; a segment must hold finite numbers only"
+            )
         array += 0.0  # −0 becomes 0, so that equal numbers have equal bits
     array.flags.writeable = False
     return array
@@ -146,7 +158,9 @@ class Segment:
         sampled = _frozen(self.sampled_logprobs_T, np.float32, "sampled log-probs")
         object.__setattr__(self, "sampled_logprobs_T", sampled)
         entropies = _frozen(self.entropies_T, np.float32, "entropies")
-        object.__setattr__(self, "entropies_T", halves(entropies, (-1,)) if len(entropies) else entropies)
+        object.__setattr__(
+            self, "entropies_T", halves(entropies, (-1,)) if len(entropies) else entropies
+        )
         if self.signals is not NOTHING_SAID:
             self.signals.check(len(self.tokens_T))
         self._check()
@@ -154,9 +168,14 @@ class Segment:
     def _check(self) -> None:
         if not 0 <= self.fork < 2**32 or not 0 <= self.ordinal < 2**32:
             raise InvalidInput(f"fork {self.fork} and ordinal {self.ordinal} must lie in 0..2^32-1")
-        for name, values in (("log-probs", self.logprobs_T), ("sampled log-probs", self.sampled_logprobs_T)):
+        for name, values in (
+            ("log-probs", self.logprobs_T),
+            ("sampled log-probs", self.sampled_logprobs_T),
+        ):
             if len(values) not in (0, len(self.tokens_T)):
-                raise InvalidInput(f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one per token")
+                raise InvalidInput(
+                    f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one per token"
+                )
         if self.kind is Kind.POLICY and len(self.logprobs_T) != len(self.tokens_T):
             raise InvalidInput("a POLICY segment needs a behaviour log-prob for each of its tokens")
 

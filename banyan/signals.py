@@ -33,7 +33,9 @@ class Wanted:
     def __post_init__(self) -> None:
         for name in ("top", "semantic"):
             if not 0 <= getattr(self, name) <= MOST_TOP:
-                raise InvalidInput(f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to {MOST_TOP}")
+                raise InvalidInput(
+                    f"signal {name} runs over {getattr(self, name)} tokens; it can over 0 to {MOST_TOP}"
+                )
 
     def __bool__(self) -> bool:
         return bool(self.top or self.semantic or self.head or self.entropy)
@@ -74,7 +76,9 @@ class Signals:
         ids, logprobs = np.array(self.top_ids_T_K, np.int32), np.asarray(self.top_logprobs_T_K)
         if ids.ndim != 2 or logprobs.shape != ids.shape:
             shapes = f"{ids.shape} and {logprobs.shape}"
-            raise InvalidInput(f"likeliest tokens and their log-probs have shapes {shapes}; they need one [T, K]")
+            raise InvalidInput(
+                f"likeliest tokens and their log-probs have shapes {shapes}; they need one [T, K]"
+            )
         ids.flags.writeable = False
         object.__setattr__(self, "top_ids_T_K", ids)
         object.__setattr__(self, "top_logprobs_T_K", halves(logprobs, ids.shape))
@@ -89,7 +93,12 @@ class Signals:
         if not self or (tokens.start == 0 and tokens.stop == self._tokens):
             return self
         top = slice(0, 0) if not self.top_ids_T_K.size else tokens
-        return Signals(self.top_ids_T_K[top], self.top_logprobs_T_K[top], self.semantic_T[tokens], self.head_T[tokens])
+        return Signals(
+            self.top_ids_T_K[top],
+            self.top_logprobs_T_K[top],
+            self.semantic_T[tokens],
+            self.head_T[tokens],
+        )
 
     @property
     def _tokens(self) -> int:
@@ -98,9 +107,13 @@ class Signals:
     def check(self, tokens: int) -> None:
         """Raises InvalidInput unless each signal has a value a token, or none."""
         counts = len(self.top_ids_T_K), len(self.semantic_T), len(self.head_T)
-        for name, count in zip(("likeliest tokens", "semantic values", "scores of a head"), counts, strict=True):
+        for name, count in zip(
+            ("likeliest tokens", "semantic values", "scores of a head"), counts, strict=True
+        ):
             if count not in (0, tokens):
-                raise InvalidInput(f"a segment of {tokens} tokens has {count} {name}; give one per token")
+                raise InvalidInput(
+                    f"a segment of {tokens} tokens has {count} {name}; give one per token"
+                )
 
 
 NOTHING_SAID = Signals()  # most segments come without signals: one for all of them
@@ -116,10 +129,16 @@ def joined(parts: Sequence[Signals]) -> Signals:
     logprobs = [p.top_logprobs_T_K[:, :width] for p in tops] if len(tops) == len(parts) else []
     if not ids:
         ids, logprobs = [np.zeros((0, 0), np.int32)], [np.zeros((0, 0), np.float32)]
-    semantic_T, head_T = (_all_of([getattr(p, name) for p in parts]) for name in ("semantic_T", "head_T"))
+    semantic_T, head_T = (
+        _all_of([getattr(p, name) for p in parts]) for name in ("semantic_T", "head_T")
+    )
     return Signals(np.concatenate(ids), np.concatenate(logprobs), semantic_T, head_T)
 
 
 def _all_of(values: Sequence[Floats]) -> Floats:
     """Values of all parts in a row; none where a part has none."""
-    return np.concatenate(values) if values and all(part.size for part in values) else np.zeros(0, np.float32)
+    return (
+        np.concatenate(values)
+        if values and all(part.size for part in values)
+        else np.zeros(0, np.float32)
+    )

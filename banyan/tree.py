@@ -46,23 +46,35 @@ class Tree:
             self.root = segment
         self.segments[segment.id] = segment
         self._at[segment.parent, segment.fork, segment.ordinal] = segment
-        self._before[segment.id] = self.prefix_length(segment.parent, segment.fork) if segment.parent else 0
-        insort(self.children.setdefault(segment.parent, []), segment, key=lambda s: (s.fork, s.ordinal))
+        self._before[segment.id] = (
+            self.prefix_length(segment.parent, segment.fork) if segment.parent else 0
+        )
+        insort(
+            self.children.setdefault(segment.parent, []), segment, key=lambda s: (s.fork, s.ordinal)
+        )
 
     def _check(self, segment: Segment) -> None:
         if segment.tree_id != self.tree_id:
-            raise InvalidInput(f"segment {segment.id.hex()[:12]} belongs to tree {segment.tree_id.hex()[:12]}, not here")
+            raise InvalidInput(
+                f"segment {segment.id.hex()[:12]} belongs to tree {segment.tree_id.hex()[:12]}, not here"
+            )
         if not segment.parent:
             if self.root is not None:
                 raise InvalidInput(f"tree {self.tree_id.hex()[:12]} has a root already")
             return
         parent = self.segments.get(segment.parent)
         if parent is None:
-            raise InvalidInput(f"parent {segment.parent.hex()[:12]} of segment {segment.id.hex()[:12]} is not in the tree")
+            raise InvalidInput(
+                f"parent {segment.parent.hex()[:12]} of segment {segment.id.hex()[:12]} is not in the tree"
+            )
         if segment.fork > len(parent):
-            raise InvalidInput(f"fork {segment.fork} is beyond the {len(parent)} tokens of its parent")
+            raise InvalidInput(
+                f"fork {segment.fork} is beyond the {len(parent)} tokens of its parent"
+            )
         if self.at(segment.parent, segment.fork, segment.ordinal) is not None:
-            raise InvalidInput(f"ordinal {segment.ordinal} at fork {segment.fork} of {segment.parent.hex()[:12]} is taken")
+            raise InvalidInput(
+                f"ordinal {segment.ordinal} at fork {segment.fork} of {segment.parent.hex()[:12]} is taken"
+            )
 
     def at(self, parent: bytes, fork: int, ordinal: int) -> Segment | None:
         """The segment at (parent, fork, ordinal), if it is there: the key that a resumed tree is compared by."""
@@ -89,9 +101,14 @@ class Tree:
 
     def prefix_tokens(self, segment_id: bytes, end: int) -> IntTokens:
         """All token ids from the root to (segment, end)."""
-        return np.concatenate([s.tokens_T[:n] for s, n in self.pieces(segment_id, end)] or [np.zeros(0, np.int32)])
+        return np.concatenate(
+            [s.tokens_T[:n] for s, n in self.pieces(segment_id, end)] or [np.zeros(0, np.int32)]
+        )
 
     def prefix_logprobs(self, segment_id: bytes, end: int) -> Floats:
         """Behaviour log-probs along the path, 0 where a segment has none; same length as `prefix_tokens`."""
-        parts = [s.logprobs_T[:n] if len(s.logprobs_T) else np.zeros(n, np.float32) for s, n in self.pieces(segment_id, end)]
+        parts = [
+            s.logprobs_T[:n] if len(s.logprobs_T) else np.zeros(n, np.float32)
+            for s, n in self.pieces(segment_id, end)
+        ]
         return np.concatenate(parts or [np.zeros(0, np.float32)])

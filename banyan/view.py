@@ -73,7 +73,11 @@ class TreeView:
     """
 
     def __init__(
-        self, tree: Tree, leaves: Sequence[Leaf], rewards: Mapping[Leaf, float | None], facts: Facts = NO_FACTS
+        self,
+        tree: Tree,
+        leaves: Sequence[Leaf],
+        rewards: Mapping[Leaf, float | None],
+        facts: Facts = NO_FACTS,
     ) -> None:
         if tree.root is None:
             raise InvalidInput(f"tree {tree.tree_id.hex()[:12]} has no root segment")
@@ -85,7 +89,9 @@ class TreeView:
         values = [rewards.get(leaf) for leaf in leaves]
         self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
         if (large := np.abs(self.rewards_L) > MOST_REWARD).any():
-            raise InvalidInput(f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it down")
+            raise InvalidInput(
+                f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it down"
+            )
         self.nodes: list[Node] = []
         self.leaf_node_L: list[int] = [-1] * len(self.leaves_L)
         self._build()
@@ -97,7 +103,9 @@ class TreeView:
         """Per segment that a leaf's path uses: the positions where a node ends."""
         cuts: dict[bytes, set[int]] = {}
         for leaf in self.leaves_L:
-            if leaf.segment not in self.tree.segments or not 0 <= leaf.end <= len(self.tree.segments[leaf.segment]):
+            if leaf.segment not in self.tree.segments or not 0 <= leaf.end <= len(
+                self.tree.segments[leaf.segment]
+            ):
                 raise InvalidInput(
                     f"leaf ({leaf.segment.hex()[:12]}, {leaf.end}) is not in tree {self.tree.tree_id.hex()[:12]}"
                 )
@@ -113,18 +121,26 @@ class TreeView:
         cuts = self._cuts()
         cuts.setdefault(self.tree.root.id, {len(self.tree.root)})
         self._ends: dict[tuple[bytes, int], int] = {}
-        stack: list[tuple[Segment, int, int]] = [(self.tree.root, 0, -1)]  # segment, from token, parent node
+        stack: list[tuple[Segment, int, int]] = [
+            (self.tree.root, 0, -1)
+        ]  # segment, from token, parent node
         while stack:
             segment, start, parent = stack.pop()
             stop = min((c for c in cuts[segment.id] if c > start), default=start)
-            node = self._append(segment, start, stop, parent) if stop > start or parent < 0 else parent
+            node = (
+                self._append(segment, start, stop, parent) if stop > start or parent < 0 else parent
+            )
             self._ends[(segment.id, stop)] = node
             stack.extend(reversed(self._following(cuts, segment, (start, stop), (parent, node))))
         for index, leaf in enumerate(self.leaves_L):
             self._end_leaf(index, leaf)
 
     def _following(
-        self, cuts: Mapping[bytes, set[int]], segment: Segment, span: tuple[int, int], nodes: tuple[int, int]
+        self,
+        cuts: Mapping[bytes, set[int]],
+        segment: Segment,
+        span: tuple[int, int],
+        nodes: tuple[int, int],
     ) -> list[tuple[Segment, int, int]]:
         """List the successors of tokens start..stop of a segment, which made nodes[1] below nodes[0]: the rest of the
         segment, forks at stop, and at last forks before the first token, as those are not below these tokens."""
@@ -132,13 +148,19 @@ class TreeView:
         used = [child for child in self.tree.children.get(segment.id, ()) if child.id in cuts]
         rest = [(segment, stop, node)] if any(c > stop for c in cuts[segment.id]) else []
         there = [(child, 0, node) for child in used if child.fork == stop]
-        before = [(child, 0, parent) for child in used if child.fork == 0] if start == 0 and stop > 0 else []
+        before = (
+            [(child, 0, parent) for child in used if child.fork == 0]
+            if start == 0 and stop > 0
+            else []
+        )
         return [*rest, *there, *before]
 
     def _append(self, segment: Segment, start: int, stop: int, parent: int) -> int:
         above = self.nodes[parent] if parent >= 0 else None
         prefix = above.prefix_len + len(above) if above else 0
-        node = Node(len(self.nodes), segment, start, stop, parent, above.depth + 1 if above else 0, prefix)
+        node = Node(
+            len(self.nodes), segment, start, stop, parent, above.depth + 1 if above else 0, prefix
+        )
         self.nodes.append(node)
         if above:
             above.children.append(node.index)
@@ -146,11 +168,15 @@ class TreeView:
 
     def _end_leaf(self, index: int, leaf: Leaf) -> None:
         segment, end = leaf.segment, leaf.end
-        while end == 0 and self.tree.segments[segment].parent:  # an empty piece ends where its parent was forked
+        while (
+            end == 0 and self.tree.segments[segment].parent
+        ):  # an empty piece ends where its parent was forked
             segment, end = self.tree.segments[segment].parent, self.tree.segments[segment].fork
         node = self.nodes[self._ends[(segment, end)]]
         if node.leaf is not None:
-            raise InvalidInput(f"two leaves of tree {self.tree.tree_id.hex()[:12]} end at the same token")
+            raise InvalidInput(
+                f"two leaves of tree {self.tree.tree_id.hex()[:12]} end at the same token"
+            )
         node.leaf = index
         self.leaf_node_L[index] = node.index
 
@@ -158,7 +184,11 @@ class TreeView:
         for index, reward in enumerate(self.rewards_L):
             if np.isfinite(reward):
                 node = self.nodes[self.leaf_node_L[index]]
-                node.paths, node.reward_sum, node.reward_sq_sum = 1, float(reward), float(reward) ** 2
+                node.paths, node.reward_sum, node.reward_sq_sum = (
+                    1,
+                    float(reward),
+                    float(reward) ** 2,
+                )
         for node in reversed(self.nodes):  # pre-order reversed: children before parents
             if node.parent >= 0:
                 above = self.nodes[node.parent]
@@ -190,7 +220,9 @@ class TreeView:
     @property
     def path_tokens(self) -> int:
         """Tokens of all leaves' paths: what a flat forward pass would compute."""
-        return sum(len(self.nodes[i]) for leaf in range(len(self.leaves_L)) for i in self.path(leaf))
+        return sum(
+            len(self.nodes[i]) for leaf in range(len(self.leaves_L)) for i in self.path(leaf)
+        )
 
     @property
     def wasted_tokens(self) -> int:

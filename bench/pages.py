@@ -13,7 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.__main__ import LONG, NAMES, ONLY_WITH_CUDA, ONLY_WITH_VLLM
-from bench.harness.record import LATEST, NO_TARGET, RECORDED, RESULTS, Cell, Headline, Table, number, read, write
+from bench.harness.record import (
+    LATEST,
+    NO_TARGET,
+    RECORDED,
+    RESULTS,
+    Cell,
+    Headline,
+    Table,
+    number,
+    read,
+    write,
+)
 
 FIGURES = Path(__file__).parent / "results"
 PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"

@@ -122,7 +122,16 @@ def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) ->
     policy = _Timed(registry.build("generate", generate.policy, generate.settings), spent)
     sampling = Sampling(max_new_tokens=generate.max_new_tokens, seed=seed)
     tree_id = index.to_bytes(4, "little")
-    spec = GrowSpec(tree_id, recipe.name, seed, _PROMPT, policy, generate.max_new_tokens, sampling, (0, index))
+    spec = GrowSpec(
+        tree_id=tree_id,
+        run_id=recipe.name,
+        seed=seed,
+        messages=_PROMPT,
+        policy=policy,
+        max_path_tokens=generate.max_new_tokens,
+        sampling=sampling,
+        order=(0, index),
+    )
     return Grower(spec, Tree(tree_id), engine.tokenizer, "bench")
 
 

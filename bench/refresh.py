@@ -34,15 +34,15 @@ from services.chassis.messaging.object_store import Bucket
 from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
 from services.chassis.weights.file import WeightManifest
-from services.learner.weights.collective import Hands
+from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import ObjectStoreWeights
-from services.rollout.clients.treestore import HandOvers, WeightServer
+from services.rollout.clients.learner import HandOverClient, WeightClient
 from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth.policy_selection import Published
 from services.rollout.ports import Source
-from services.rollout.weights.collective import Handed
+from services.rollout.weights.collective import CollectiveWeights
 from services.rollout.weights.delta_fetch import Rebuilder
 from services.rollout.weights.fetch import Weights
 
@@ -92,14 +92,16 @@ _SAYS = {
 
 
 async def _cells(learner: "Learner", busy: "Busy", folder: Path, engine: str) -> dict[tuple[str, str], list[Change]]:
-    fetch = WeightServer().fetch
+    fetch = WeightClient().fetch
     stores: dict[str, Source] = {
         "file": Weights(folder / "node", fetch),
         "fetched over gRPC": Weights(folder / "joined", fetch, local=False),
         "nats": Weights(folder / "rebuilt", None, rebuilder=Rebuilder(learner.bucket, _nobody)),
     }
     if engine == "vllm":
-        stores["nccl (gloo)"] = Handed(folder / "handed", HandOvers("bench", 1).ask, 1)
+        stores["nccl (gloo)"] = CollectiveWeights(
+            folder / "handed", HandOverClient("bench", 1).hand_over, 1
+        )
     found: dict[tuple[str, str], list[Change]] = {}
     await busy.change(learner.publish, stores["nats"], 0.0)  # warms up, and is the whole version that changes build upon
     for _ in range(RUNS):
@@ -187,7 +189,7 @@ async def learning(recipe: Recipe, folder: Path, nats_url: str) -> AsyncIterator
     servicer.learner = SimpleNamespace(weights=learner.weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    learner.address, servicer.hands = serving.address, Hands(learner.weights, torch.device("cpu"), DRAIN_S)
+    learner.address, servicer.hand_overs = serving.address, HandOverServer(learner.weights, torch.device("cpu"), DRAIN_S)
     try:
         yield learner
     finally:

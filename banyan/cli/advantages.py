@@ -29,13 +29,25 @@ By = Literal["task", "group"]
 
 
 def advantages(
-    trees: Annotated[str, typer.Argument(metavar="TREES.jsonl", help="File of `banyan trees export`; - for input.")],
-    estimator: Annotated[str, typer.Option("--estimator", help="Name of an estimator, or module:attribute.")] = "grpo",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as whiten=true")] = None,
+    trees: Annotated[
+        str,
+        typer.Argument(metavar="TREES.jsonl", help="File of `banyan trees export`; - for input."),
+    ],
+    estimator: Annotated[
+        str, typer.Option("--estimator", help="Name of an estimator, or module:attribute.")
+    ] = "grpo",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as whiten=true")
+    ] = None,
     by: Annotated[
-        By, typer.Option("--by", help="task: trees of one task_id are compared. group: as training did.")
+        By,
+        typer.Option(
+            "--by", help="task: trees of one task_id are compared. group: as training did."
+        ),
     ] = "task",
-    evaluations: Annotated[bool, typer.Option("--eval", help="Takes trees of evaluations (purpose EVAL) too.")] = False,
+    evaluations: Annotated[
+        bool, typer.Option("--eval", help="Takes trees of evaluations (purpose EVAL) too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Prints the advantage of each segment as JSON lines, with or without --json. Trees of one task_id form a group, or with
@@ -96,7 +108,9 @@ def _of_file(name: str) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(f"{name}, {error}" if str(error).startswith("line ") else str(error)) from None
+        raise InvalidInput(
+            f"{name}, {error}" if str(error).startswith("line ") else str(error)
+        ) from None
 
 
 def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tuple[Group, "Credit"]]:
@@ -109,7 +123,9 @@ def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tupl
     held = []
     for group in groups:
         held.append((group, _estimated(group, built)))
-        _check_size((line for each, _ in held for line in each), "whitening and shaping hold the whole file")
+        _check_size(
+            (line for each, _ in held for line in each), "whitening and shaping hold the whole file"
+        )
     found = credits_module.over_batch([credit for _, credit in held], built, whiten)
     yield from ((group, credit) for (group, _), credit in zip(held, found, strict=True))
 
@@ -128,11 +144,15 @@ def _groups(file: BinaryIO, name: str, by: By, evaluations: bool) -> Iterator[Gr
                 places.setdefault(_key(line, by), []).append((at, number))
         at += len(raw)
     if left_out and not places:
-        raise InvalidInput(f"{name} holds trees of evaluations only ({left_out}); --eval takes them")
+        raise InvalidInput(
+            f"{name} holds trees of evaluations only ({left_out}); --eval takes them"
+        )
     if left_out:
         err.print(f"left out: {left_out} trees of evaluations; --eval takes them too")
     if not places:
-        raise InvalidInput(f"{name} holds no trees; give the lines that `banyan trees export` prints")
+        raise InvalidInput(
+            f"{name} holds no trees; give the lines that `banyan trees export` prints"
+        )
     for spots in places.values():
         group = [_line_at(file, place, number) for place, number in spots]
         _check_twice(group)
@@ -145,7 +165,9 @@ def _key(line: TreeLine, by: By) -> str:
     if by == "task":
         return line.task_id
     if not line.group_id:
-        raise InvalidInput(f"line {line.number}: tree {line.tree_id!r} has no `group_id`, which --by group needs")
+        raise InvalidInput(
+            f"line {line.number}: tree {line.tree_id!r} has no `group_id`, which --by group needs"
+        )
     return line.group_id
 
 
@@ -176,7 +198,9 @@ def _check_size(lines: Any, what: str) -> None:
     for line in lines:
         segments += len(line.tree)
         if segments > _MOST_SEGMENTS:
-            raise InvalidInput(f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by group")
+            raise InvalidInput(
+                f"line {line.number}: more than {_MOST_SEGMENTS} segments; {what}: split the file by group"
+            )
 
 
 def _estimated(group: Group, built: Any) -> "Credit":
@@ -193,7 +217,9 @@ def _estimated(group: Group, built: Any) -> "Credit":
 def _check_spoken(group: Group, built: Any) -> None:
     silent = next((line for line in group if line.silent), None)
     if silent and getattr(built, "needs_logprobs", False):
-        raise InvalidInput(f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator needs")
+        raise InvalidInput(
+            f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator needs"
+        )
 
 
 def _as_in_file(message: str, group: Group) -> str:
@@ -207,10 +233,20 @@ def _as_in_file(message: str, group: Group) -> str:
 
 def _beyond(credit: "Credit") -> float:
     """The size of a group's largest advantage, where it is too large to be one; 0 where none is."""
-    values = [x for tree in credit.advantages.node_G_N or credit.advantages.leaf_G_L for x in tree.tolist()]
-    rewards = [x for view in credit.group.trees for x in view.rewards_L.tolist() if math.isfinite(x)]
+    values = [
+        x
+        for tree in credit.advantages.node_G_N or credit.advantages.leaf_G_L
+        for x in tree.tolist()
+    ]
+    rewards = [
+        x for view in credit.group.trees for x in view.rewards_L.tolist() if math.isfinite(x)
+    ]
     largest = max((abs(x) for x in values if math.isfinite(x)), default=0.0)
-    return largest if largest > _LARGE * max(1.0, max(rewards, default=0.0) - min(rewards, default=0.0)) else 0.0
+    return (
+        largest
+        if largest > _LARGE * max(1.0, max(rewards, default=0.0) - min(rewards, default=0.0))
+        else 0.0
+    )
 
 
 def _print(group: Group, credit: "Credit") -> None:
@@ -220,5 +256,10 @@ def _print(group: Group, credit: "Credit") -> None:
         found = {said.segment: said for said in explain.lines(credit, index)}
         for segment, name in line.names.items():
             said = found[segment]
-            row = {"tree_id": line.tree_id, "id": name, "paths": said.paths, "advantage": said.advantage}
+            row = {
+                "tree_id": line.tree_id,
+                "id": name,
+                "paths": said.paths,
+                "advantage": said.advantage,
+            }
             emit_json(row | {"positive": said.positive, "negative": said.negative})

@@ -14,7 +14,9 @@ app = typer.Typer(help="Messages that could not be processed.", no_args_is_help=
 
 @app.command("ls")
 def list_dead(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most letters that are listed.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Most letters that are listed.")
+    ] = 50,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +40,9 @@ def list_dead(
 
 @app.command("replay")
 def replay(
-    number: Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="Its id, as banyan dead ls prints it.")],
+    number: Annotated[
+        int, typer.Argument(min=1, max=2**63 - 1, help="Its id, as banyan dead ls prints it.")
+    ],
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:

@@ -25,33 +25,50 @@ def export(
     run_id: RunId,
     to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
     merge: Annotated[
-        bool, typer.Option("--merge", help="Of a run with optimise.lora: the whole model instead of the adapter.")
+        bool,
+        typer.Option(
+            "--merge", help="Of a run with optimise.lora: the whole model instead of the adapter."
+        ),
     ] = False,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
     """Writes a run's last checkpoint, as a Hugging Face folder (PEFT's, of an adapter), and its trees as JSON lines."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise InvalidInput(f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new folder")
+        raise InvalidInput(
+            f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new folder"
+        )
     with reading(state) as client:
         run = client.run(run_id)
         checkpoint = newest_checkpoint(Path(run.folder))
         kind = _write(run, checkpoint, to, merge)
         with (to / "trees.jsonl").open("w", encoding="utf-8") as lines:
             count = sum(bool(lines.write(line + "\n")) for line in client.export(run.run_id))
-        (to / "run.json").write_text(json.dumps(plain_data.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1))
+        (to / "run.json").write_text(
+            json.dumps(plain_data.run(run) | {"recipe": json.loads(run.recipe_json)}, indent=1)
+        )
     if as_json:
-        facts = {"folder": str(to.resolve()), "checkpoint": checkpoint.name, "trees": count, "kind": kind}
+        facts = {
+            "folder": str(to.resolve()),
+            "checkpoint": checkpoint.name,
+            "trees": count,
+            "kind": kind,
+        }
         emit({"run_id": run.run_id} | facts, True)
     else:
-        out.print(f"{checkpoint.name} of {run.run_id} ({kind}) and its {count} trees are in {to}", soft_wrap=True)
+        out.print(
+            f"{checkpoint.name} of {run.run_id} ({kind}) and its {count} trees are in {to}",
+            soft_wrap=True,
+        )
 
 
 def _write(run: rs.Run, checkpoint: Path, to: Path, merge: bool) -> str:
     """Writes what was learned; what it is. Raises InvalidInput for an adapter of another base, and nothing is written."""
     adapted = (checkpoint / _ADAPTER).is_file()
     if merge and not adapted:
-        raise InvalidInput(f"{run.run_id} trains whole weights, so there is nothing to merge; leave --merge out")
+        raise InvalidInput(
+            f"{run.run_id} trains whole weights, so there is nothing to merge; leave --merge out"
+        )
     if not merge:
         shutil.copytree(checkpoint, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OWN))
         if not adapted:

@@ -25,7 +25,9 @@ from banyan.runtime.launch import FOLDERS, OURS
 
 def token(
     run_id: Annotated[str, typer.Argument(help="Run that the token opens.")],
-    hours: Annotated[float, typer.Option(min=1 / 3600, max=24 * 365, help="How long it holds.")] = 24.0,
+    hours: Annotated[
+        float, typer.Option(min=1 / 3600, max=24 * 365, help="How long it holds.")
+    ] = 24.0,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -35,14 +37,29 @@ def token(
         file = join_instructions.keep(state, client.run(run_id).run_id, made.token).resolve()
     command = f"{me()} join {made.address} --token-file {shlex.quote(str(file))}"
     until = plain_data.when(int(1000 * (time.time() + 3600 * hours)))
-    emit({"address": made.address, "token": made.token, "until": until, "file": str(file), "command": command}, as_json)
+    emit(
+        {
+            "address": made.address,
+            "token": made.token,
+            "until": until,
+            "file": str(file),
+            "command": command,
+        },
+        as_json,
+    )
 
 
 def join(
-    address: Annotated[str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")],
-    given: Annotated[str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")] = "",
+    address: Annotated[
+        str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")
+    ],
+    given: Annotated[
+        str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")
+    ] = "",
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
-    threads: Annotated[int, typer.Option(min=0, max=4096, help="Torch threads; 0 for all cores.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, max=4096, help="Torch threads; 0 for all cores.")
+    ] = 0,
     state: State = Path(".banyan-node"),
 ) -> None:
     """Joins a run as a rollout node until the run is over or Ctrl-C."""
@@ -59,11 +76,19 @@ def join(
 
     environment = asyncio.run(admit(address, given, state))
     cores = threads or len(os.sched_getaffinity(0))
-    environment |= {"BANYAN_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), **torch_environment.SETTINGS}
-    environment[FOLDERS] = os.pathsep.join(filter(None, (os.environ.get(FOLDERS), os.getcwd())))  # of its plugins
+    environment |= {
+        "BANYAN_THREADS": str(cores),
+        "OMP_NUM_THREADS": str(cores),
+        **torch_environment.SETTINGS,
+    }
+    environment[FOLDERS] = os.pathsep.join(
+        filter(None, (os.environ.get(FOLDERS), os.getcwd()))
+    )  # of its plugins
     # A launcher that ties its own children to itself does not mean this process.
     inherited = {k: v for k, v in os.environ.items() if k not in ("BANYAN_PARENT", "BANYAN_TOKEN")}
     # Held back while the node starts: one in the middle of its imports would end it with a traceback, or be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    err.print(f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it")
+    err.print(
+        f"joined run {environment['BANYAN_RUN']} as {environment['BANYAN_NODE_ID']}; Ctrl-C leaves it"
+    )
     os.execve(sys.executable, [*OURS, "services.rollout"], inherited | environment)

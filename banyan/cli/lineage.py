@@ -12,7 +12,12 @@ from banyan.cli.trees import check_prefix, hex_prefix
 
 
 def lineage(
-    segment: Annotated[str, typer.Argument(help="Id of the segment in hex, or a unique beginning of at least 8 digits.")],
+    segment: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the segment in hex, or a unique beginning of at least 8 digits."
+        ),
+    ],
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -30,7 +35,8 @@ def lineage(
         "ancestors": [plain_data.segment(s) for s in answer.segments],
         "scores": [plain_data.scored(s) for s in answer.scores],
         "batches": [
-            {"ordinal": c.batch.ordinal, "use": c.batch.use, "policy": plain_data.policy(c.policy)} for c in consumers
+            {"ordinal": c.batch.ordinal, "use": c.batch.use, "policy": plain_data.policy(c.policy)}
+            for c in consumers
         ],
     }
     if as_json:
@@ -38,9 +44,17 @@ def lineage(
         return
     emit({k: result[k] for k in ("run_id", "tree_id", "group_id")}, False)
     out.print()
-    emit([_short(s) for s in result["ancestors"]], False, ("id", "kind", "tokens", "finish", "policy", "text"))
+    emit(
+        [_short(s) for s in result["ancestors"]],
+        False,
+        ("id", "kind", "tokens", "finish", "policy", "text"),
+    )
     out.print()
-    emit([_short(s) for s in result["scores"]], False, ("segment", "scorer", "state", "value", "reason"))
+    emit(
+        [_short(s) for s in result["scores"]],
+        False,
+        ("segment", "scorer", "state", "value", "reason"),
+    )
     out.print()
     for batch in result["batches"]:
         made = plain_data.policy_words(batch["policy"])

@@ -34,7 +34,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
 ) -> None:
     """Reinforcement learning of language models on rollout trees."""
@@ -66,11 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to be written
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nobody reads what is left to be written
         sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
-        err.print(f"[bold red]error:[/bold red] {_plain(f'{where}{error.strerror or error}')}", soft_wrap=True)
+        err.print(
+            f"[bold red]error:[/bold red] {_plain(f'{where}{error.strerror or error}')}",
+            soft_wrap=True,
+        )
         sys.exit(1)
 
 
@@ -78,7 +86,9 @@ def _check_text(arguments: Sequence[str]) -> None:
     """Ids, names and paths are sent and stored as UTF-8. What a shell hands over in another encoding is named here, once."""
     for argument in arguments:
         if not textual(argument):
-            raise InvalidInput(f"the argument {argument!r} is no UTF-8 text; name it otherwise, and rename such a file")
+            raise InvalidInput(
+                f"the argument {argument!r} is no UTF-8 text; name it otherwise, and rename such a file"
+            )
 
 
 def _plain(text: str) -> str:

@@ -33,7 +33,9 @@ async def _asked(state: Path, ask: Callable[[Client], T]) -> T:
         folder = supervisor.fleet.state
 
         def through() -> T:
-            with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
+            with Client(
+                folder.address("treestore"), folder.address("gateway"), secret=folder.secret
+            ) as client:
                 return ask(client)
 
         return await asyncio.to_thread(through)

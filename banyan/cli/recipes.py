@@ -25,9 +25,14 @@ def find(name: str) -> Path:
         return path
     known = {p.stem: p for p in folder().glob("*.yaml")}
     if name not in known:
-        near = "".join(f"; did you mean {one}?" for one in difflib.get_close_matches(name, known, n=1, cutoff=0.8))
+        near = "".join(
+            f"; did you mean {one}?"
+            for one in difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        )
         every = ", ".join(sorted(known)) or "none"
-        raise InvalidInput(f"there is no recipe {name!r}{near or f'; known: {every}; or give a file'}")
+        raise InvalidInput(
+            f"there is no recipe {name!r}{near or f'; known: {every}; or give a file'}"
+        )
     return known[name]
 
 
@@ -55,18 +60,30 @@ def list_recipes(as_json: Json = False) -> None:
     rows = []
     for path in sorted(folder().glob("*.yaml")):
         recipe = read(str(path))
-        rows.append({"name": recipe.name, "description": recipe.description, "source": recipe.source, "file": str(path)})
+        rows.append(
+            {
+                "name": recipe.name,
+                "description": recipe.description,
+                "source": recipe.source,
+                "file": str(path),
+            }
+        )
     emit(rows, as_json, ("name", "description", "source"))
 
 
 @app.command("keys")
 def list_keys(
-    part: Annotated[str, typer.Argument(help="Only keys that begin so, such as optimise.lora.")] = "", as_json: Json = False
+    part: Annotated[
+        str, typer.Argument(help="Only keys that begin so, such as optimise.lora.")
+    ] = "",
+    as_json: Json = False,
 ) -> None:
     """Lists the keys of a recipe: what each takes, its default and its meaning."""
     rows = [asdict(key) for key in reference.listed() if key.key.startswith(part)]
     if not rows:
-        raise InvalidInput(f"no key of a recipe begins with {part!r}; `banyan recipes keys` lists all")
+        raise InvalidInput(
+            f"no key of a recipe begins with {part!r}; `banyan recipes keys` lists all"
+        )
     emit(rows, as_json, ("key", "takes", "default", "meaning"))
 
 

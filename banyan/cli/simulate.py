@@ -13,7 +13,9 @@ from banyan.cli.train import search_path
 
 def simulate(
     recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Grows one group's trees of a recipe, and says what its control did with the groups of some steps.
@@ -31,4 +33,9 @@ def simulate(
     with search_path.searched(recipes.folders(recipes.find(recipe))):
         read = recipes.read(recipe, overrides or ())
         trees, control = run(read), preview(read, Path.cwd())
-    emit(trees | {"control": control} if as_json else trees | {f"control.{k}": v for k, v in control.items()}, as_json)
+    emit(
+        trees | {"control": control}
+        if as_json
+        else trees | {f"control.{k}": v for k, v in control.items()},
+        as_json,
+    )

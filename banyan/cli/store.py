@@ -26,10 +26,14 @@ def reading(state: Path) -> Iterator[Client]:
     from services.supervisor.state import StateFolder
 
     if not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
-        raise InvalidInput(f"{state} holds no store; run banyan train first, or name the folder with --state")
+        raise InvalidInput(
+            f"{state} holds no store; run banyan train first, or name the folder with --state"
+        )
     folder = StateFolder(state.resolve())
     if folder.locked():
-        with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
+        with Client(
+            folder.address("treestore"), folder.address("gateway"), secret=folder.secret
+        ) as client:
             yield client
         return
     with _read_only(state) as (address, known), Client(address, secret=known) as client:
@@ -54,7 +58,9 @@ def commanding(state: Path) -> Iterator[Client]:
             f"nothing runs on {state}, and this command needs a running system: start a run with"
             f" {proposed('train RECIPE', state)}, or go on with one that is not over: {proposed('train --resume', state)}"
         )
-    with Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret) as client:
+    with Client(
+        folder.address("treestore"), folder.address("gateway"), secret=folder.secret
+    ) as client:
         yield client
 
 
@@ -64,7 +70,12 @@ def _read_only(state: Path) -> Iterator[tuple[str, str]]:
     from services.chassis.process.nats_server import free_port
 
     address = f"127.0.0.1:{free_port()}"
-    env = {**os.environ, "BANYAN_STATE": str(state.resolve()), "BANYAN_READ_ONLY": "1", "BANYAN_LISTEN": address}
+    env = {
+        **os.environ,
+        "BANYAN_STATE": str(state.resolve()),
+        "BANYAN_READ_ONLY": "1",
+        "BANYAN_LISTEN": address,
+    }
     env |= {"BANYAN_LOG_LEVEL": "warning", "BANYAN_PARENT": str(os.getpid())}
     with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as own:
         known = secret.make(Path(own) / secret.FILE)
@@ -86,7 +97,8 @@ def _await(address: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> 
             if process.poll() is not None:
                 log.seek(0)
                 raise InvalidInput(
-                    log.read().decode(errors="replace").strip() or f"the store ended with {process.returncode}"
+                    log.read().decode(errors="replace").strip()
+                    or f"the store ended with {process.returncode}"
                 )
             with contextlib.suppress(grpc.FutureTimeoutError):
                 ready.result(timeout=0.1)

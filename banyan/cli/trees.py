@@ -17,11 +17,19 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import Node, TreeView
-from banyan.wire.segments import facts_from_wire, leaves_from_wire, rewards_from_wire, tree_from_wire
+from banyan.wire.segments import (
+    facts_from_wire,
+    leaves_from_wire,
+    rewards_from_wire,
+    tree_from_wire,
+)
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
 TreeId = Annotated[
-    str, typer.Argument(metavar="TREE", help="Id of the tree in hex, or a unique beginning of at least 8 digits.")
+    str,
+    typer.Argument(
+        metavar="TREE", help="Id of the tree in hex, or a unique beginning of at least 8 digits."
+    ),
 ]
 
 
@@ -36,16 +44,33 @@ def list_trees(
     with reading(state) as client:
         found = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
     rows = [plain_data.tree_summary(tree) for tree in found[:limit]]
-    columns = ("tree_id", "state", "leaves", "sampled_tokens", "mean_reward", "policy_step", "label", "reason")
-    emit([row | ({} if as_json else {"tree_id": row["tree_id"][:16]}) for row in rows], as_json, columns)
+    columns = (
+        "tree_id",
+        "state",
+        "leaves",
+        "sampled_tokens",
+        "mean_reward",
+        "policy_step",
+        "label",
+        "reason",
+    )
+    emit(
+        [row | ({} if as_json else {"tree_id": row["tree_id"][:16]}) for row in rows],
+        as_json,
+        columns,
+    )
     if len(found) > limit:
-        err.print(f"these are the newest {limit}; there are older ones: --limit shows more", markup=False)
+        err.print(
+            f"these are the newest {limit}; there are older ones: --limit shows more", markup=False
+        )
 
 
 @app.command("show")
 def show(
     name: TreeId,
-    plans: Annotated[bool, typer.Option("--plans", help="Show the plans that grew it instead, as JSON lines.")] = False,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="Show the plans that grew it instead, as JSON lines.")
+    ] = False,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -69,9 +94,13 @@ def show(
 @app.command("export")
 def export(
     run_id: Annotated[str, typer.Argument(help="Run.")],
-    limit: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Most trees that are printed; 0 for all.")] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Most trees that are printed; 0 for all.")
+    ] = 0,
     state: State = DEFAULT_STATE,
-    as_json: Annotated[bool, typer.Option("--json", help="As without it: the lines are JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As without it: the lines are JSON.")
+    ] = False,
 ) -> None:
     """Prints trees as JSON lines, one tree a line, in order of opening."""
     with reading(state) as client:
@@ -100,7 +129,10 @@ def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
     spec = tree.spec
     if spec.group_size <= 1:
         return [tree]
-    ids = [tree_id(spec.run_id, spec.group_id, spec.row_digest, index) for index in range(spec.group_size)]
+    ids = [
+        tree_id(spec.run_id, spec.group_id, spec.row_digest, index)
+        for index in range(spec.group_size)
+    ]
     return list(client.whole_trees(spec.run_id, ids))
 
 
@@ -115,7 +147,9 @@ def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> R
     view = view_of(tree)
     try:
         advantages = node_advantages(tree, recipe, group)
-    except Exception as error:  # the estimator may be anybody's code, and what is left is worth being seen
+    except (
+        Exception
+    ) as error:  # the estimator may be anybody's code, and what is left is worth being seen
         err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
         advantages = {}
     branches: list[RichTree] = []
@@ -125,14 +159,18 @@ def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> R
     return branches[0]
 
 
-def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> dict[int, float]:
+def node_advantages(
+    tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]
+) -> dict[int, float]:
     """Mean advantage of the scored paths through each node, by the recipe's estimator on the tree's whole group; of rewards
     as they were scored, before any KL is taken from them."""
     from banyan import registry
     from services.learner.data import credit, from_store
 
     members = sorted(group, key=lambda t: t.spec.index) or [tree]
-    estimator = registry.build("optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings)
+    estimator = registry.build(
+        "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
+    )
     scored = [from_store.scored_tree(member) for member in members]
     mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
     found = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
@@ -147,17 +185,27 @@ def node_advantages(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tr
 
 def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
     text = json.dumps(_text(node), ensure_ascii=False)
-    parts: list[Any] = [f"[dim]{node.segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"]
+    parts: list[Any] = [
+        f"[dim]{node.segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"
+    ]
     if node.leaf is not None:
         reward = view.rewards_L[node.leaf]
-        parts.append("[yellow]unscorable[/yellow]" if reward != reward else f"reward [bold]{reward:g}[/bold]")
+        parts.append(
+            "[yellow]unscorable[/yellow]" if reward != reward else f"reward [bold]{reward:g}[/bold]"
+        )
     elif node.paths:
         parts.append(f"value {node.value:.3f}")
     own = view.facts.rewards.get(Leaf(node.segment.id, node.stop))
     if own is not None:
         parts.append(f"own reward [bold]{own:g}[/bold]")
     if node.trained and node.index in advantages:
-        colour = "green" if advantages[node.index] > 0 else "red" if advantages[node.index] < 0 else "dim"
+        colour = (
+            "green"
+            if advantages[node.index] > 0
+            else "red"
+            if advantages[node.index] < 0
+            else "dim"
+        )
         parts.append(f"advantage [{colour}]{advantages[node.index]:+.3f}[/{colour}]")
     return "  ".join(parts)
 

@@ -43,7 +43,9 @@ def why_nothing(values: Floats, scored: int) -> str:
 
 def nothing(group: GroupTrees, reason: str) -> Advantages:
     """Advantages of a group that teaches nothing: 0 for each scored leaf, nan for the others."""
-    return Advantages(tuple(np.where(np.isfinite(t.rewards_L), 0.0, np.nan) for t in group.trees), skip=reason)
+    return Advantages(
+        tuple(np.where(np.isfinite(t.rewards_L), 0.0, np.nan) for t in group.trees), skip=reason
+    )
 
 
 def by_tree(group: GroupTrees, values_L: Floats) -> tuple[Floats, ...]:
@@ -55,7 +57,9 @@ def by_tree(group: GroupTrees, values_L: Floats) -> tuple[Floats, ...]:
 def leaf_valued(group: GroupTrees, values_L: Floats) -> Advantages:
     """Advantages of leaves that were given theirs; a group of zeros teaches nothing, and says so."""
     said = values_L[np.isfinite(values_L)]
-    return Advantages(by_tree(group, values_L), skip=why_nothing(said, int(np.isfinite(rewards_of(group)).sum())))
+    return Advantages(
+        by_tree(group, values_L), skip=why_nothing(said, int(np.isfinite(rewards_of(group)).sum()))
+    )
 
 
 def compared(group: GroupTrees, value: Callable[[Floats, Ints], Floats]) -> Advantages:

@@ -102,7 +102,9 @@ class Grove:
     @cached_property
     def parted_S(self) -> Bools:
         """Steps that not all paths of the step before them take, the group's paths for a first step."""
-        before_S = np.where(self.prompt_S[self.parent_S], self.scored_L.sum(), self.paths_S[self.parent_S])
+        before_S = np.where(
+            self.prompt_S[self.parent_S], self.scored_L.sum(), self.paths_S[self.parent_S]
+        )
         return np.asarray(~self.prompt_S & (self.paths_S != before_S))
 
     @cached_property
@@ -148,7 +150,9 @@ class Grove:
     def lacks(self, step: int, what: str, remedy: str) -> InvalidInput:
         """The error of a step that lacks something."""
         segment = self.steps[step].nodes[-1].segment
-        return InvalidInput(f"{what}; segment {segment.id.hex()[:12]} of group {self.group.group_id} has none: {remedy}")
+        return InvalidInput(
+            f"{what}; segment {segment.id.hex()[:12]} of group {self.group.group_id} has none: {remedy}"
+        )
 
     # -- out --
 
@@ -181,7 +185,10 @@ def plant(group: GroupTrees, by: str = TURNS, rewarded: bool = False) -> Grove:
         tree_S += [index] * len(found)
         step_N.append(np.array([at + base if at >= 0 else -1 for at in at_N], np.int64))
         scored = np.isfinite(view.rewards_L)
-        step_L += [int(step_N[-1][node]) if ok else -1 for node, ok in zip(view.leaf_node_L, scored, strict=True)]
+        step_L += [
+            int(step_N[-1][node]) if ok else -1
+            for node, ok in zip(view.leaf_node_L, scored, strict=True)
+        ]
     above_S = np.array([step.above for step in steps], np.int64)
     counts = [len(view.rewards_L) for view in group.trees]
     return Grove(

@@ -20,7 +20,11 @@ def labels_of(*columns: npt.ArrayLike) -> Ints:
     label_R: Ints | None = None
     for column in columns:
         found, fresh_R = np.unique(np.asarray(column, np.int64), return_inverse=True)
-        label_R = fresh_R if label_R is None else np.unique(label_R * len(found) + fresh_R, return_inverse=True)[1]
+        label_R = (
+            fresh_R
+            if label_R is None
+            else np.unique(label_R * len(found) + fresh_R, return_inverse=True)[1]
+        )
     return np.zeros(0, np.int64) if label_R is None else np.asarray(label_R, np.int64).reshape(-1)
 
 
@@ -38,7 +42,9 @@ def means(value_R: Floats, label_R: Ints | None = None) -> Floats:
     label_R = _whole(value_R, label_R)
     if not len(value_R):
         return value_R
-    return np.asarray((np.bincount(label_R, value_R) / np.maximum(np.bincount(label_R), 1))[label_R])
+    return np.asarray(
+        (np.bincount(label_R, value_R) / np.maximum(np.bincount(label_R), 1))[label_R]
+    )
 
 
 def centred(value_R: Floats, label_R: Ints | None = None) -> Floats:
@@ -57,10 +63,17 @@ def deviations(apart_R: Floats, label_R: Ints | None = None, ddof: int = 1) -> F
     return np.asarray(np.sqrt(np.bincount(label_R, apart_R**2) / count)[label_R])
 
 
-def standardised(value_R: Floats, label_R: Ints | None = None, *, ddof: int = 1, epsilon: float = 1e-6) -> Floats:
+def standardised(
+    value_R: Floats, label_R: Ints | None = None, *, ddof: int = 1, epsilon: float = 1e-6
+) -> Floats:
     """(value − mean) / (std + epsilon) among peers; 0 where they do not differ."""
     apart_R = centred(value_R, label_R)
-    return np.divide(apart_R, deviations(apart_R, label_R, ddof) + epsilon, out=np.zeros_like(apart_R), where=apart_R != 0)
+    return np.divide(
+        apart_R,
+        deviations(apart_R, label_R, ddof) + epsilon,
+        out=np.zeros_like(apart_R),
+        where=apart_R != 0,
+    )
 
 
 def against_others(value_R: Floats, label_R: Ints | None = None) -> Floats:

@@ -39,7 +39,9 @@ class Step:
         return b"".join(reversed(said))
 
 
-def steps_of(view: TreeView, by: str = TURNS, rewarded: bool = False) -> tuple[list[Step], list[int]]:
+def steps_of(
+    view: TreeView, by: str = TURNS, rewarded: bool = False
+) -> tuple[list[Step], list[int]]:
     """Return the steps of a tree, parents first, and the step of each node; -1 where no scored leaf is below.
 
     by: what begins a step.

@@ -72,12 +72,18 @@ def _composed(kind: Kind, given: Mapping[str, Any], library: Library) -> Any:
     settings = {**kind.defaults, **given}
     mode = getattr(surrogate, "MODE", settings.get("mode"))
     if mode != settings.get("mode"):
-        raise ValueError(f"it is the mean over paths, mode {mode}, always; got {settings['mode']!r}")
+        raise ValueError(
+            f"it is the mean over paths, mode {mode}, always; got {settings['mode']!r}"
+        )
     return library.of(parts.Composed)(
         surrogate=_made(surrogate, {n: v for n, v in settings.items() if n in own}, "it"),
         aggregate=_made(aggregate, {n: v for n, v in settings.items() if n in shared}, "it"),
         **_rest(settings),
-        **{n: _made(library.of(cls), settings[n], n) for n, cls in some.items() if settings.get(n) is not None},
+        **{
+            n: _made(library.of(cls), settings[n], n)
+            for n, cls in some.items()
+            if settings.get(n) is not None
+        },
     )
 
 
@@ -86,7 +92,9 @@ def _rest(settings: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: settings[name] for name in _OWN & set(settings)}
     _check(parts.Composed, rest, "it")
     forced = rest.get("forced", {})
-    if not isinstance(forced, Mapping) or not all(isinstance(word, str) for pair in forced.items() for word in pair):
+    if not isinstance(forced, Mapping) or not all(
+        isinstance(word, str) for pair in forced.items() for word in pair
+    ):
         raise ValueError(f"forced {forced!r} must map origins to policy or shaped")
     return rest
 
@@ -114,4 +122,8 @@ def _check(cls: type[Any], given: Mapping[str, Any], what: str) -> None:
     """Raises ValueError for a value that is not of the kind of the part's own default. Others are not looked at."""
     for field in fields(cls):
         if field.name in given and isinstance(field.default, float | int | str):
-            checks.like(field.name if what == "it" else f"{what}.{field.name}", given[field.name], field.default)
+            checks.like(
+                field.name if what == "it" else f"{what}.{field.name}",
+                given[field.name],
+                field.default,
+            )

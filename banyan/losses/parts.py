@@ -42,11 +42,15 @@ class Aggregate:
     def __post_init__(self) -> None:
         _known("mode", self.mode, MODES)
         if self.mode in _CONSTANT and self.length < 1:
-            raise ValueError(f"mode {self.mode} needs `length`, a constant of at least 1 (got {self.length})")
+            raise ValueError(
+                f"mode {self.mode} needs `length`, a constant of at least 1 (got {self.length})"
+            )
         if self.count not in ("paths", "nodes"):
             raise ValueError(f"count {self.count!r} must be paths or nodes")
         if self.count == "nodes" and self.mode == "seq-mean-token-mean":
-            raise ValueError("count nodes counts a token once, mode seq-mean-token-mean once a path; use token-mean")
+            raise ValueError(
+                "count nodes counts a token once, mode seq-mean-token-mean once a path; use token-mean"
+            )
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,16 @@ class Importance:
         _known("level", self.level, LEVELS)
         _known("bound", self.bound, BOUNDS)
         if self.cap < 0 or self.floor < 0 or (self.cap and self.floor > self.cap):
-            raise ValueError(f"floor {self.floor} and cap {self.cap} must be ordered, at least 0, and 0 for none")
+            raise ValueError(
+                f"floor {self.floor} and cap {self.cap} must be ordered, at least 0, and 0 for none"
+            )
 
 
-_REJECTED = {"k1": ("sum", 0.5, 2.0), "k2": ("mean", 0.0, 0.01), "k3": ("mean", 0.0, 0.01)}  # over, low, high
+_REJECTED = {
+    "k1": ("sum", 0.5, 2.0),
+    "k2": ("mean", 0.0, 0.01),
+    "k3": ("mean", 0.0, 0.01),
+}  # over, low, high
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,9 @@ class Rejection:
         if high <= 0:
             raise ValueError(f"reject.high {high} must be above 0")
         if not 0 <= low < high:
-            raise ValueError(f"reject.low {low} and reject.high {high} must be ordered and at least 0")
+            raise ValueError(
+                f"reject.low {low} and reject.high {high} must be ordered and at least 0"
+            )
 
     @property
     def unit(self) -> str:
@@ -163,9 +175,15 @@ class Composed:
         if self.shaping <= 0:
             raise ValueError(f"shaping {self.shaping} must be above 0")
         for origin, how in self.forced.items():
-            if origin.upper() not in Origin.__members__ or origin.upper() == "NONE" or how not in FORCED:
+            if (
+                origin.upper() not in Origin.__members__
+                or origin.upper() == "NONE"
+                or how not in FORCED
+            ):
                 known = ", ".join(o.name.lower() for o in Origin if o)
-                raise ValueError(f"forced {origin}: {how!r} must be an origin ({known}) with one of {', '.join(FORCED)}")
+                raise ValueError(
+                    f"forced {origin}: {how!r} must be an origin ({known}) with one of {', '.join(FORCED)}"
+                )
 
 
 def _known(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -72,7 +72,9 @@ class EchoClip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps_min <= self.eps_max <= 1:
-            raise ValueError(f"eps_min {self.eps_min} and eps_max {self.eps_max} must be ordered within [0, 1]")
+            raise ValueError(
+                f"eps_min {self.eps_min} and eps_max {self.eps_max} must be ordered within [0, 1]"
+            )
         if self.tail < 1:
             raise ValueError(f"tail {self.tail} must be at least 1")
         if self.dual_clip and self.dual_clip <= 1 + self.eps_max:

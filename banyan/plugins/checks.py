@@ -31,5 +31,7 @@ def like(name: str, value: Any, default: float | int | str) -> None:
 
 
 def _finite(name: str, value: Any) -> None:
-    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # 10**400 is no float either
+    if (
+        type(value) not in (int, float) or not abs(value) <= sys.float_info.max
+    ):  # 10**400 is no float either
         raise ValueError(f"{name} must be a finite number, got {value!r}")

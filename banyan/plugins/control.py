@@ -33,8 +33,12 @@ class RowStats:
     opened: int = 0  # groups that got it
     closed: int = 0  # of these, groups that are facts
     newest: int = -1  # the newest ordinal that got it; -1 for none
-    groups: tuple[GroupFacts, ...] = ()  # its newest facts, oldest of them first; at most `KEPT_GROUPS`
-    longest_success: int | None = None  # tokens of the longest path ever with a reward of at least the curriculum's `right`
+    groups: tuple[
+        GroupFacts, ...
+    ] = ()  # its newest facts, oldest of them first; at most `KEPT_GROUPS`
+    longest_success: int | None = (
+        None  # tokens of the longest path ever with a reward of at least the curriculum's `right`
+    )
     solved: str = ""  # the newest answer with such a reward, for curricula that say `solved_chars`; of the newest rows only
 
 
@@ -49,7 +53,9 @@ class PromptStats:
 
     rows: Sequence[Row]
     prompts: Sequence[str]  # the text of each row's prompt, made when it is asked for
-    stats: Mapping[int, RowStats] = field(default_factory=dict)  # of rows that a group was opened for
+    stats: Mapping[int, RowStats] = field(
+        default_factory=dict
+    )  # of rows that a group was opened for
 
     def of(self, row: int) -> RowStats:
         """What became of a row."""
@@ -74,9 +80,13 @@ class Allocation:
 
     row: int
     trees: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the tree policy, over those of the recipe: width …
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the tree policy, over those of the recipe: width …
     max_new_tokens: int | None = None
-    messages: tuple[Mapping[str, str], ...] = ()  # {role, content}, put before the prompt and after its system message
+    messages: tuple[
+        Mapping[str, str], ...
+    ] = ()  # {role, content}, put before the prompt and after its system message
     why: str = ""  # for people
 
 

@@ -25,9 +25,13 @@ class Repair:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text:
-            raise ValueError(f"a repair's text is {self.text!r:.60}; give 1 to {MOST_REPAIR} characters")
+            raise ValueError(
+                f"a repair's text is {self.text!r:.60}; give 1 to {MOST_REPAIR} characters"
+            )
         if not 0 <= self.keep <= _MOST_COUNTED or not 1 <= self.step <= self.steps <= _MOST_COUNTED:
-            raise ValueError(f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}")
+            raise ValueError(
+                f"a repair keeps {self.keep} characters, and is of step {self.step} of {self.steps}"
+            )
 
     def unsendable(self) -> str:
         """Why no message can carry its text; empty if one can. Not an error of its score, which may well be right."""
@@ -90,6 +94,8 @@ class GroupScorer(Protocol):
     name: str
     version: str
 
-    def score_group(self, completions: Sequence[Transcript], row: Row) -> Sequence[Scored | Unscorable]:
+    def score_group(
+        self, completions: Sequence[Transcript], row: Row
+    ) -> Sequence[Scored | Unscorable]:
         """One score for each completion, in their order."""
         ...

@@ -66,7 +66,9 @@ class Plan:
     leaves: tuple[LeafMark, ...] = ()
     prunes: tuple[tuple[Branch, int], ...] = ()  # running branch, tokens to keep
     done: bool = False
-    dropped: tuple[Leaf, ...] = ()  # marked, and no leaves of the tree: where a path goes on, the score is the place's own
+    dropped: tuple[
+        Leaf, ...
+    ] = ()  # marked, and no leaves of the tree: where a path goes on, the score is the place's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,9 @@ class GrowthBudget:
 
     max_leaves: int | None = None
     step: int = 0  # optimizer steps before the tree was opened
-    final: bool = False  # whether control will give no more; only where the policy says `needs_room`
+    final: bool = (
+        False  # whether control will give no more; only where the policy says `needs_room`
+    )
 
 
 Room = GrowthBudget
@@ -92,8 +96,12 @@ class GrowthView:
     in_flight: AbstractSet[Branch] = frozenset()
     leaves: Mapping[Leaf, str] = field(default_factory=dict)
     rewards: Rewards = field(default_factory=dict)  # of leaves marked; see TreePolicy.needs_scores
-    sampling: Sampling = field(default_factory=Sampling)  # what the recipe asks for; a plan may change it
-    repairs: Mapping[Leaf, Repaired] = field(default_factory=dict)  # of leaves with a reward, where a scorer knows one
+    sampling: Sampling = field(
+        default_factory=Sampling
+    )  # what the recipe asks for; a plan may change it
+    repairs: Mapping[Leaf, Repaired] = field(
+        default_factory=dict
+    )  # of leaves with a reward, where a scorer knows one
 
     @property
     def root(self) -> Segment:

@@ -51,7 +51,11 @@ class Control(Part):
     @model_validator(mode="after")
     def _carried(self) -> "Control":
         if self.over_provision and not self.max_staleness:
-            raise ValueError("over_provision carries groups over to later steps: set max_staleness to at least 1")
+            raise ValueError(
+                "over_provision carries groups over to later steps: set max_staleness to at least 1"
+            )
         if self.redundancy_debias != "none" and not self.redundancy:
-            raise ValueError("redundancy_debias says which trees redundancy stops: set redundancy to at least 1")
+            raise ValueError(
+                "redundancy_debias says which trees redundancy stops: set redundancy to at least 1"
+            )
         return self

@@ -38,12 +38,18 @@ class Generate(Part):
         """Keys are texts in JSON."""
         bias = values.get("logit_bias") if isinstance(values, dict) else None
         if isinstance(bias, dict):
-            read = {int(token) if isinstance(token, str) and token.isdecimal() else token: b for token, b in bias.items()}
+            read = {
+                int(token) if isinstance(token, str) and token.isdecimal() else token: b
+                for token, b in bias.items()
+            }
             values = {**values, "logit_bias": read}
         return values
 
     @property
     def bias(self) -> tuple[tuple[int, float], ...]:
         """What is added to logits, in the one form that segments keep: float32, ascending by token, without zeros."""
-        pairs = ((token, struct.unpack("<f", struct.pack("<f", added))[0]) for token, added in self.logit_bias.items())
+        pairs = (
+            (token, struct.unpack("<f", struct.pack("<f", added))[0])
+            for token, added in self.logit_bias.items()
+        )
         return tuple(sorted((token, added) for token, added in pairs if added))

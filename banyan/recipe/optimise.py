@@ -31,13 +31,17 @@ class Lora(Part):
     """Factor of what is added, over the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Only 0: a loss compares the policy that sampled with the one in training, which must be the same function."""
-    targets: Annotated[list[Name], Field(min_length=1, max_length=1000)] | Literal["all-linear"] = "all-linear"
+    targets: Annotated[list[Name], Field(min_length=1, max_length=1000)] | Literal["all-linear"] = (
+        "all-linear"
+    )
     """Ends of the names of the matrices, such as [q_proj, v_proj]. all-linear: every one but the output layer."""
 
     @model_validator(mode="after")
     def _same(self) -> "Lora":
         if self.dropout:
-            raise ValueError(f"dropout {self.dropout} makes another function of each pass, and ratios compare two; set 0")
+            raise ValueError(
+                f"dropout {self.dropout} makes another function of each pass, and ratios compare two; set 0"
+            )
         return self
 
 
@@ -66,7 +70,9 @@ class Optimise(Part):
     entropy_quantile: Annotated[float, Field(ge=0, lt=1.0)] = 0.0
     """Share of a group's steps whose advantage becomes 0, those in which the policy was surest (card 47: 0.2); 0 for none.
     Needs an engine that records entropies."""
-    loss: Literal["ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"] = "ppo-clip"
+    loss: Literal[
+        "ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"
+    ] = "ppo-clip"
     """Loss on the gathered path values."""
     loss_settings: Settings = {}
     """Settings of the loss."""
@@ -109,7 +115,10 @@ class Optimise(Part):
     @property
     def corrects(self) -> bool:
         """Whether the loss has importance weights of the policy that sampled."""
-        return self.loss_settings.get("importance", {} if self.loss == "decoupled" else None) is not None
+        return (
+            self.loss_settings.get("importance", {} if self.loss == "decoupled" else None)
+            is not None
+        )
 
     @model_validator(mode="before")
     @classmethod

@@ -24,9 +24,13 @@ def _finite(settings: dict[str, Any]) -> dict[str, Any]:
 def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
     """Raises an error that knows where in the settings a number is not finite."""
     if len(at) > _DEEPEST:
-        raise PydanticCustomError("too_deep", "has more than {levels} levels of settings", {"levels": _DEEPEST})
+        raise PydanticCustomError(
+            "too_deep", "has more than {levels} levels of settings", {"levels": _DEEPEST}
+        )
     if isinstance(value, float) and not math.isfinite(value):
-        raise PydanticCustomError("not_finite", "{number} is not a finite number", {"number": str(value), "below": at})
+        raise PydanticCustomError(
+            "not_finite", "{number} is not a finite number", {"number": str(value), "below": at}
+        )
     if isinstance(value, dict):
         for key, below in value.items():
             _check_finite(key, (*at, str(key)))

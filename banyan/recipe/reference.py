@@ -19,7 +19,14 @@ from pydantic.fields import FieldInfo
 from banyan.recipe.part import parts_in
 from banyan.recipe.whole import Recipe
 
-_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "null", Any: "anything"}
+_WORDS = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    NoneType: "null",
+    Any: "anything",
+}
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _HEAD = """# The keys of a recipe
 
@@ -61,12 +68,16 @@ def markdown() -> str:
     lines += _table("The run", "", own)
     for part in parts:
         whole = next(key for key in found if key.key == part)
-        lines += _table(f"`{part}`", whole.meaning, [key for key in found if key.key.startswith(part + ".")])
+        lines += _table(
+            f"`{part}`", whole.meaning, [key for key in found if key.key.startswith(part + ".")]
+        )
     return "\n".join(lines)
 
 
 def _table(title: str, meaning: str, found: Sequence[Key]) -> list[str]:
-    rows = [f"| `{k.key}` | {_cell(k.takes)} | {_cell(k.default)} | {_cell(k.meaning)} |" for k in found]
+    rows = [
+        f"| `{k.key}` | {_cell(k.takes)} | {_cell(k.default)} | {_cell(k.meaning)} |" for k in found
+    ]
     return [
         f"## {title}",
         "",
@@ -94,7 +105,12 @@ def _takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _takes(
-            args[0], [m for given in args[1:] for m in (given.metadata if isinstance(given, FieldInfo) else [given])]
+            args[0],
+            [
+                m
+                for given in args[1:]
+                for m in (given.metadata if isinstance(given, FieldInfo) else [given])
+            ],
         )
     bounds = [
         f"{sign} {value:,}"
@@ -116,7 +132,11 @@ def _kind(annotation: Any, origin: Any, args: Sequence[Any]) -> str:
         return "mapping"
     if args:
         return " or ".join(map(_takes, args))
-    return "keys below" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else _WORDS[annotation]
+    return (
+        "keys below"
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        else _WORDS[annotation]
+    )
 
 
 def _meanings(form: type[BaseModel]) -> dict[str, str]:

@@ -28,5 +28,7 @@ class Replay(Part):
     @model_validator(mode="after")
     def _something(self) -> "Replay":
         if not self.fraction and not self.rescue:
-            raise ValueError("replay replays nothing: set fraction above 0, or rescue: true, or leave replay out")
+            raise ValueError(
+                "replay replays nothing: set fraction above 0, or rescue: true, or leave replay out"
+            )
         return self

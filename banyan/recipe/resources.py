@@ -12,7 +12,15 @@ class Resources(Part):
     """What the run takes of the machine."""
 
     LATER = frozenset(
-        {"learner_ranks", "learner_device", "refresh", "drain_s", "weights", "weights_base_every", "weights_fallback"}
+        {
+            "learner_ranks",
+            "learner_device",
+            "refresh",
+            "drain_s",
+            "weights",
+            "weights_base_every",
+            "weights_fallback",
+        }
     )
 
     rollout_nodes: Annotated[int, Field(ge=1, le=64)] = 1
@@ -59,10 +67,16 @@ class Resources(Part):
                 " host, nats across hosts"
             )
         more = self.engine_settings.get("arguments")
-        if self.weights == "nccl" and isinstance(more, Mapping) and more.get("data_parallel_size", 1) != 1:
+        if (
+            self.weights == "nccl"
+            and isinstance(more, Mapping)
+            and more.get("data_parallel_size", 1) != 1
+        ):
             raise ValueError(
                 "weights nccl takes no engine_settings.arguments.data_parallel_size: raise rollout_nodes instead"
             )
         if self.weights_fallback != "none" and self.weights != "nats":
-            raise ValueError("weights_fallback says what to do without weights nats: set weights to nats, or leave it out")
+            raise ValueError(
+                "weights_fallback says what to do without weights nats: set weights to nats, or leave it out"
+            )
         return self

@@ -35,7 +35,9 @@ class Task(Part):
     @model_validator(mode="after")
     def _complete(self) -> "Task":
         if self.name == "reasoning-gym" and not self.dataset:
-            raise ValueError("task reasoning-gym needs `dataset`, the name of a generator such as countdown")
+            raise ValueError(
+                "task reasoning-gym needs `dataset`, the name of a generator such as countdown"
+            )
         if self.name == "file" and not (self.path and self.reward):
             raise ValueError("task file needs `path` and `reward` (module:function)")
         return self

@@ -84,11 +84,21 @@ class Recipe(Part):
                 "for that: set optimise.loss: decoupled, or optimise.loss_settings.importance"
             )
         if self.deterministic and (self.control.max_staleness or self.resources.rollout_nodes != 1):
-            raise ValueError("deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1")
+            raise ValueError(
+                "deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1"
+            )
         if self.deterministic and self.resources.learner_device == "cuda":
-            raise ValueError("deterministic: true trains on the CPU: set resources.learner_device to auto or cpu")
-        if self.deterministic and self.control.redundancy and self.control.redundancy_debias == "none":
-            raise ValueError("control.redundancy takes the trees that close first, which is no rule for deterministic: true")
+            raise ValueError(
+                "deterministic: true trains on the CPU: set resources.learner_device to auto or cpu"
+            )
+        if (
+            self.deterministic
+            and self.control.redundancy
+            and self.control.redundancy_debias == "none"
+        ):
+            raise ValueError(
+                "control.redundancy takes the trees that close first, which is no rule for deterministic: true"
+            )
         return self
 
     @property
@@ -96,7 +106,12 @@ class Recipe(Part):
         """Names of the scorers that each leaf needs."""
         if self.filter:
             return [f.name for f in self.filter]
-        own = {"arithmetic": "number", "chains": "steps", "reasoning-gym": "reasoning-gym", "file": self.task.reward}
+        own = {
+            "arithmetic": "number",
+            "chains": "steps",
+            "reasoning-gym": "reasoning-gym",
+            "file": self.task.reward,
+        }
         return [own[self.task.name]]
 
     @property

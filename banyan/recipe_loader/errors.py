@@ -36,7 +36,11 @@ _WORDS = {
 
 
 def explained(
-    error: ValidationError, data: Mapping[str, Any], name: str, places: Places, form: type[BaseModel] | None = None
+    error: ValidationError,
+    data: Mapping[str, Any],
+    name: str,
+    places: Places,
+    form: type[BaseModel] | None = None,
 ) -> str:
     """One line for each key that is wrong; what several forms of one value have against it is one line.
 
@@ -59,7 +63,13 @@ def _meant(form: type[BaseModel] | None, place: Place) -> str:
     """The known key that is most alike, or all."""
     for part in place[:-1]:
         field = form.model_fields.get(str(part)) if form and not isinstance(part, int) else None
-        form = next(parts_in(field.annotation), None) if field else form if isinstance(part, int) else None
+        form = (
+            next(parts_in(field.annotation), None)
+            if field
+            else form
+            if isinstance(part, int)
+            else None
+        )
     if form is None:
         return ""
     near = difflib.get_close_matches(str(place[-1]), form.model_fields, n=1)
@@ -85,7 +95,9 @@ def _line(place: Place, errors: list[Any], name: str, places: Places) -> str:
     said = next((places[place[:n]] for n in range(len(place), -1, -1) if place[:n] in places), name)
     key = ".".join(str(part) for part in place) or "recipe"
     reason = " or ".join(dict.fromkeys(_reason(error) for error in errors))
-    silent = errors[0]["type"] in ("missing", "extra_forbidden", "not_finite", "too_deep") or not place
+    silent = (
+        errors[0]["type"] in ("missing", "extra_forbidden", "not_finite", "too_deep") or not place
+    )
     return f"{said}: {key}: {reason}" + ("" if silent else f" (got {_brief(errors[0]['input'])})")
 
 
@@ -93,7 +105,11 @@ def _reason(error: Any) -> str:
     words = _WORDS.get(error["type"])
     if words is None and error["type"] in ("too_short", "too_long", "tuple_type"):
         words = "must be a list with another number of values"
-    return words.format(**error.get("ctx", {})) if words else str(error["msg"]).removeprefix("Value error, ")
+    return (
+        words.format(**error.get("ctx", {}))
+        if words
+        else str(error["msg"]).removeprefix("Value error, ")
+    )
 
 
 def _brief(value: Any) -> str:

@@ -21,7 +21,9 @@ def check(recipe: Recipe, policy: TreePolicy) -> None:
     """Raises InvalidInput, with the names, where a scorer of whole groups could never be asked, or would measure itself."""
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if scorer.group and ":" not in scorer.name:
-            raise InvalidInput(f"filter {scorer.name}: group is for your own module:function; leave it out")
+            raise InvalidInput(
+                f"filter {scorer.name}: group is for your own module:function; leave it out"
+            )
     if measured := scorers(recipe.eval.filter):
         raise InvalidInput(
             f"eval.filter {measured[0]} scores a group by itself; evaluations need scorers that know the truth"

@@ -14,7 +14,9 @@ from banyan.recipe import Recipe, Replay
 from banyan.recipe_loader import group_scorers, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
 
-ROOM_SETTINGS = frozenset({"start", "most"})  # of tree policies that grow by rooms: who shares counts on the recipe's
+ROOM_SETTINGS = frozenset(
+    {"start", "most"}
+)  # of tree policies that grow by rooms: who shares counts on the recipe's
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -114,10 +116,18 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
         raise InvalidInput(
             f"generate.policy {name} needs the score of a learned head, which engine vllm cannot say: use torch"
         )
-    if getattr(policy, "needs_head", False) and engine != "scripted" and recipe.optimise.head is None:
-        raise InvalidInput(f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`")
+    if (
+        getattr(policy, "needs_head", False)
+        and engine != "scripted"
+        and recipe.optimise.head is None
+    ):
+        raise InvalidInput(
+            f"generate.policy {name} needs the score of a learned head; train one with `optimise.head: {{}}`"
+        )
     if recipe.optimise.head is not None and not hasattr(policy, "observations"):
-        raise InvalidInput(f"generate.policy {name} asks no head for its score; leave `optimise.head` out")
+        raise InvalidInput(
+            f"generate.policy {name} asks no head for its score; leave `optimise.head` out"
+        )
 
 
 def _check_adapters(recipe: Recipe) -> None:
@@ -130,7 +140,9 @@ def _check_adapters(recipe: Recipe) -> None:
             "are trained; leave lora_rank out, or set optimise.lora"
         )
     if isinstance(most, int) and lora is not None and 0 < most < lora.rank:
-        raise InvalidInput(f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; raise that")
+        raise InvalidInput(
+            f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; raise that"
+        )
 
 
 def _check_estimator(recipe: Recipe, policy: Any) -> None:
@@ -177,8 +189,12 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
     if not rooms:
         return
     if recipe.control.redundancy:
-        raise InvalidInput("control.rooms shares leaves among the trees that there are: set control.redundancy: 0")
-    curriculum = registry.build("control", recipe.control.curriculum, recipe.control.curriculum_settings)
+        raise InvalidInput(
+            "control.rooms shares leaves among the trees that there are: set control.redundancy: 0"
+        )
+    curriculum = registry.build(
+        "control", recipe.control.curriculum, recipe.control.curriculum_settings
+    )
     setting = getattr(curriculum, "setting", "")
     if isinstance(setting, str) and setting in ROOM_SETTINGS:
         raise InvalidInput(
@@ -187,7 +203,9 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
         )
     share = registry.build("rooms", rooms, recipe.control.rooms_settings)
     if recipe.generate.trees != 1:
-        raise InvalidInput(f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}")
+        raise InvalidInput(
+            f"control.rooms shares leaves among prompts: set generate.trees: 1, got {recipe.generate.trees}"
+        )
     if not policy.start <= share.rollouts <= policy.most:
         raise InvalidInput(
             f"control.rooms_settings.rollouts {share.rollouts} must lie between start={policy.start} and most={policy.most} "
@@ -235,7 +253,9 @@ def _step(at: dict[str, Any] | list[Any], part: str, override: str) -> str | int
         return part
     if part.isdecimal() and int(part) < len(at):
         return int(part)
-    raise InvalidInput(f"--set {override!r}: {part!r} is no position in a list of {len(at)}; they are counted from 0")
+    raise InvalidInput(
+        f"--set {override!r}: {part!r} is no position in a list of {len(at)}; they are counted from 0"
+    )
 
 
 def _note_override(place: Place, override: str, places: Places) -> None:

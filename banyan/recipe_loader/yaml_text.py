@@ -13,7 +13,9 @@ class Loader(yaml.SafeLoader):
     """PyYAML follows YAML 1.1, where a float needs a point and its exponent a sign."""
 
 
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"^{_EXPONENT.pattern}$"), list("-+.0123456789"))
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(rf"^{_EXPONENT.pattern}$"), list("-+.0123456789")
+)
 
 
 def parsed(text: str) -> Any:
@@ -48,7 +50,9 @@ def _refuse_twice(node: yaml.Node, seen: set[int]) -> None:
         key, *values = part if isinstance(part, tuple) else (None, part)
         if isinstance(key, yaml.ScalarNode) and key.value != "<<":
             if key.value in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} stands twice", key.start_mark
+                )
             keys.add(key.value)
         for value in values:
             _refuse_twice(value, seen)
@@ -60,7 +64,9 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
         return 1
     if id(node) not in known:
         known[id(node)] = _MOST  # an alias that contains itself has no end
-        below = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
+        below = [
+            part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))
+        ]
         known[id(node)] = 1 + sum(_size(part, known) for part in below)
     if known[id(node)] >= _MOST:
         says = f"it has more than {_MOST:,} values, with those of aliases at each use"

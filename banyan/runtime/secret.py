@@ -49,11 +49,15 @@ def channel(inner: grpc.Channel, secret: str) -> grpc.Channel:
 def with_secret(details: Any, secret: str) -> "Details":
     """A call's details with the secret among its metadata."""
     metadata = [*(details.metadata or ()), (KEY, secret)]
-    return Details(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready)
+    return Details(
+        details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+    )
 
 
 class Details(
-    collections.namedtuple("Details", ("method", "timeout", "metadata", "credentials", "wait_for_ready")),
+    collections.namedtuple(
+        "Details", ("method", "timeout", "metadata", "credentials", "wait_for_ready")
+    ),
     grpc.ClientCallDetails,
 ):
     """What gRPC asks of a call's details."""
@@ -65,8 +69,12 @@ class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    def intercept_unary_unary(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
         return continuation(with_secret(details, self._secret), request)
 
-    def intercept_unary_stream(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    def intercept_unary_stream(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
         return continuation(with_secret(details, self._secret), request)

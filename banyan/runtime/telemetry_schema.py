@@ -53,20 +53,53 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.step.duration": ("s", "time of an optimizer step"),
     "banyan.step.reward": ("1", "mean reward of a batch"),
     "banyan.step.mismatch_kl": ("nat", "k3 estimate between sampling and training log-probs"),
-    "banyan.step.clip_fraction": ("1", "share of trained path tokens whose gradient or weight a bound took"),
-    "banyan.step.ess": ("1", "effective share of sampled path tokens under weights training / sampling"),
-    "banyan.step.truncated_share": ("1", "share of sampled path tokens whose importance weight was beyond a bound"),
+    "banyan.step.clip_fraction": (
+        "1",
+        "share of trained path tokens whose gradient or weight a bound took",
+    ),
+    "banyan.step.ess": (
+        "1",
+        "effective share of sampled path tokens under weights training / sampling",
+    ),
+    "banyan.step.truncated_share": (
+        "1",
+        "share of sampled path tokens whose importance weight was beyond a bound",
+    ),
     "banyan.step.rejected_share": ("1", "share of sampled path tokens that were rejected"),
-    "banyan.step.ratio_share": ("1", "share of sampled path tokens by the ratio training / sampling"),
+    "banyan.step.ratio_share": (
+        "1",
+        "share of sampled path tokens by the ratio training / sampling",
+    ),
     "banyan.step.entropy": ("nat", "mean entropy of the policy at sampled path tokens"),
-    "banyan.step.zero_variance_share": ("1", "share of groups with two scored leaves or more whose rewards are all equal"),
+    "banyan.step.zero_variance_share": (
+        "1",
+        "share of groups with two scored leaves or more whose rewards are all equal",
+    ),
     "banyan.step.distinct_answers": ("1", "different answers of a group, per leaf"),
-    "banyan.step.replay_share": ("1", "share of trained path tokens in trees that replay put into the batch"),
-    "banyan.step.staleness_share": ("1", "share of sampled segments by the optimizer steps that they are behind"),
-    "banyan.logger.lost": ("{record}", "records of metrics that a logger failed to take or had no room for"),
+    "banyan.step.replay_share": (
+        "1",
+        "share of trained path tokens in trees that replay put into the batch",
+    ),
+    "banyan.step.staleness_share": (
+        "1",
+        "share of sampled segments by the optimizer steps that they are behind",
+    ),
+    "banyan.logger.lost": (
+        "{record}",
+        "records of metrics that a logger failed to take or had no room for",
+    ),
     "banyan.weights.bytes": ("By", "bytes of weights published or loaded"),
-    "banyan.weights.sent": ("By", "bytes of weights sent through an object store, whole or what changed"),
-    "banyan.weights.fallbacks": ("1", "policies fetched from the learner because the object store did not give them"),
-    "banyan.weights.unproven": ("1", "policies loaded of which nothing shows that the engine computes with them"),
+    "banyan.weights.sent": (
+        "By",
+        "bytes of weights sent through an object store, whole or what changed",
+    ),
+    "banyan.weights.fallbacks": (
+        "1",
+        "policies fetched from the learner because the object store did not give them",
+    ),
+    "banyan.weights.unproven": (
+        "1",
+        "policies loaded of which nothing shows that the engine computes with them",
+    ),
     "banyan.dead_letters": ("{message}", "messages given up"),
 }

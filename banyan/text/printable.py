@@ -12,7 +12,11 @@ from collections.abc import Iterable
 _KEPT = (0x09, 0x0A)  # tabs and ends of lines
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _BREAKS = (0x2028, 0x2029)  # of lines and paragraphs
-_HIDDEN = (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))  # byte order mark, annotations, tags
+_HIDDEN = (
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080),
+)  # byte order mark, annotations, tags
 _SURROGATES = range(0xD800, 0xE000)  # half a character: no encoding has it
 _UNKNOWN = "�"
 

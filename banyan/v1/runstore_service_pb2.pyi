@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _RunState:
@@ -1902,9 +1907,17 @@ class GroupOutcome(_message.Message):
     ordinal: _builtins.int
     """The group's place in the run."""
     batch: _builtins.int
-    """The batch that took it or gave it up."""
-    given_up: _builtins.str
-    """Why the batch gave it up; empty if it took it."""
+    """The batch that took it."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def given_up(self) -> _builtins.str:
+        """Deprecated: always empty, as a batch drops no groups."""
+
+    @given_up.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def given_up(self, value: _builtins.str) -> None:
+        """Deprecated: always empty, as a batch drops no groups."""
+
     solved: _builtins.str
     """The answer of the first leaf that solved it, cut to what was asked for; empty if none did. At most 256 in an answer, of
     the newest groups.

@@ -17,6 +17,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -1040,8 +1045,9 @@ class CommitBatchRequest(_message.Message):
         """Groups whose trees it consumes."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def dropped(self) -> _containers.RepeatedCompositeFieldContainer[Global___DroppedGroup]:
-        """Groups that are dropped because they teach nothing (zero variance …), with the reason."""
+        """Deprecated: a batch drops no groups, and a request that fills this field is refused."""
 
     @_builtins.property
     def replayed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayedTree]:
@@ -1101,7 +1107,7 @@ Global___ReplayedTree: _TypeAlias = ReplayedTree  # noqa: Y015
 
 @_typing.final
 class DroppedGroup(_message.Message):
-    """A group that a batch gives up."""
+    """Deprecated with `CommitBatchRequest.dropped`: a group that a batch drops."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -12,7 +12,14 @@ from banyan.v1 import (
     treestore_service_pb2,
 )
 
-_FILES = (events_pb2, tree_pb2, gateway_service_pb2, learner_service_pb2, runstore_service_pb2, treestore_service_pb2)
+_FILES = (
+    events_pb2,
+    tree_pb2,
+    gateway_service_pb2,
+    learner_service_pb2,
+    runstore_service_pb2,
+    treestore_service_pb2,
+)
 
 
 @functools.cache

@@ -55,10 +55,15 @@ def signals_to_wire(signals: Signals) -> tree_pb2.TokenSignals | None:
 
 def signals_from_wire(message: tree_pb2.TokenSignals) -> Signals:
     """Signals of a message. Raises InvalidInput where a field is unusable."""
-    ids, logprobs = _numbers(message.top_ids, "<i4", "token ids"), _numbers(message.top_logprobs, "<f2", "log-probs")
+    ids, logprobs = (
+        _numbers(message.top_ids, "<i4", "token ids"),
+        _numbers(message.top_logprobs, "<f2", "log-probs"),
+    )
     top = message.top
     if len(ids) != len(logprobs) or (len(ids) % top if top else len(ids)):
-        raise InvalidInput(f"{len(ids)} likeliest tokens with {len(logprobs)} log-probs are not {top} a token")
+        raise InvalidInput(
+            f"{len(ids)} likeliest tokens with {len(logprobs)} log-probs are not {top} a token"
+        )
     shape = (len(ids) // top if top else 0, top)
     semantic = _numbers(message.semantic, "<f2", "semantic values")
     head = _numbers(message.head, "<f2", "scores of a head")
@@ -134,7 +139,9 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
         signals=signals_from_wire(message.signals) if message.HasField("signals") else NOTHING_SAID,
     )
     if segment.id != message.id:
-        raise InvalidInput(f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}")
+        raise InvalidInput(
+            f"segment claims id {message.id.hex()[:12]} but its fields digest to {segment.id.hex()[:12]}"
+        )
     return segment
 
 
@@ -156,10 +163,14 @@ def tree_from_wire(message: tree_pb2.Tree) -> Tree:
 def leaves_from_wire(tree: tree_pb2.Tree) -> list[Leaf]:
     """Leaves of a stored tree in the order of a depth-first walk (banyan/order.py), however the message has them."""
     paths = order.paths(tree.segments)
-    return sorted(map(leaf_from_wire, tree.leaves), key=lambda leaf: order.at(paths, leaf.segment, leaf.end))
+    return sorted(
+        map(leaf_from_wire, tree.leaves), key=lambda leaf: order.at(paths, leaf.segment, leaf.end)
+    )
 
 
-def rewards_from_wire(scores: Iterable[tree_pb2.ScoredLeaf], scorers: int = 1) -> dict[Leaf, float | None]:
+def rewards_from_wire(
+    scores: Iterable[tree_pb2.ScoredLeaf], scorers: int = 1
+) -> dict[Leaf, float | None]:
     """Reward of each place that at least `scorers` have spoken of, by the one rule (banyan/reward.py)."""
     return reward.rewards(_said(scores), scorers)
 
@@ -175,10 +186,16 @@ def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
     of them found it unscorable. Scorers of whole groups compare leaves, and say nothing of places inside."""
     above = {segment.id: (segment.parent, segment.fork) for segment in tree.segments}
     leaves = {leaf_from_wire(leaf) for leaf in tree.leaves}
-    said = [one for one in _said(tree.scores) if one[0] not in leaves and one[1] not in tree.spec.group_scorers]
+    said = [
+        one
+        for one in _said(tree.scores)
+        if one[0] not in leaves and one[1] not in tree.spec.group_scorers
+    ]
     named = reward.inner({place for place, _, _ in said}, leaves, above) if said else {}
     alone = len(set(tree.spec.scorers) - set(tree.spec.group_scorers))
-    return reward.rewards([(named[place], scorer, value) for place, scorer, value in said if place in named], alone)
+    return reward.rewards(
+        [(named[place], scorer, value) for place, scorer, value in said if place in named], alone
+    )
 
 
 def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
@@ -190,10 +207,14 @@ def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
         if scored.score.parts:
             parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
     lengths = {segment.id: len(segment.tokens) // _TOKEN_BYTES for segment in tree.segments}
-    whole = {leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)}
+    whole = {
+        leaf.segment: said for leaf, said in parts.items() if leaf.end == lengths.get(leaf.segment)
+    }
     own = own_rewards_from_wire(tree)
     known = {place: value for place, value in own.items() if value is not None}
-    return Facts(rewards=known, named=whole, parts=parts, unscorable=frozenset(own.keys() - known.keys()))
+    return Facts(
+        rewards=known, named=whole, parts=parts, unscorable=frozenset(own.keys() - known.keys())
+    )
 
 
 _TOKEN_BYTES = 4

@@ -7,7 +7,15 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, NotFound, NotReady, Refused, TemporaryError
+from banyan.errors import (
+    BanyanError,
+    DeadlineMissed,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    Refused,
+    TemporaryError,
+)
 from banyan.reasons import Reason
 
 DOMAIN = "banyan"
@@ -33,7 +41,9 @@ def status_of(error: BanyanError) -> grpc.Status:
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     number = code_pb2.Code.Value(code.name)
-    return rpc_status.to_status(status_pb2.Status(code=number, message=str(error), details=[detail]))
+    return rpc_status.to_status(
+        status_pb2.Status(code=number, message=str(error), details=[detail])
+    )
 
 
 def error_of(error: grpc.RpcError, what: str) -> BanyanError:
@@ -41,7 +51,9 @@ def error_of(error: grpc.RpcError, what: str) -> BanyanError:
     code, message = error.code(), error.details() or ""
     reason = _reason(error)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return TemporaryError(f"{what}: {message or 'not reachable'}", reason=reason or Reason.UNAVAILABLE)
+        return TemporaryError(
+            f"{what}: {message or 'not reachable'}", reason=reason or Reason.UNAVAILABLE
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineMissed(f"{what}: no answer in time" if not reason else message)
     if code is grpc.StatusCode.UNAUTHENTICATED or code is grpc.StatusCode.PERMISSION_DENIED:

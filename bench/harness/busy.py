@@ -70,7 +70,7 @@ class Busy:
 
         store: Any = SimpleNamespace(policies=policies)
         refresher = Refresher(store, self.thread, weights, "bench", drain_s)
-        await refresher.look()
+        await refresher.poll()
         cut = await refresher.refresh([], [])
         assert refresher.loaded == published.policy, "the policy was not loaded; the log says why"
         loaded = time.monotonic()

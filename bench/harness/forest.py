@@ -10,10 +10,9 @@ from banyan.draws import key
 from banyan.plugins import Scored, TreePolicy
 from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_to_wire
 from methods.filter.number import Number, given
 from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore
 from services.rollout.growth.spec import GrowSpec
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -100,7 +99,16 @@ class Forest:
         drawn = key(jobs[j].seed, "bench", p, t)
         sampling = Sampling(1.0, 1.0, 0, self._longest, (), drawn)
         policy = jobs[j].policy()
-        return GrowSpec(_id(*place), "bench", drawn, prompts[p].messages, policy, self._longest, sampling, (p, t))
+        return GrowSpec(
+            tree_id=_id(*place),
+            run_id="bench",
+            seed=drawn,
+            messages=prompts[p].messages,
+            policy=policy,
+            max_path_tokens=self._longest,
+            sampling=sampling,
+            order=(p, t),
+        )
 
 
 def _id(job: int, prompt: int, tree: int) -> bytes:
@@ -151,7 +159,7 @@ def _run(engine: Any, growers: Mapping[bytes, Grower], rows: Mapping[bytes, Mapp
         for one in engine.step() if engine.busy else ():
             ended.setdefault(one.key[0], []).append(one)
         steps = {tree_id: growers[tree_id].ended(ones) for tree_id, ones in ended.items() if tree_id in open_trees}
-        steps |= {t: growers[t].scored(_said(growers[t], rows[t])) for t in open_trees - set(steps) if growers[t].waits}
+        steps |= {t: growers[t].scored(_scores(growers[t], rows[t])) for t in open_trees - set(steps) if growers[t].waits}
         if open_trees and not steps and not engine.busy:
             raise RuntimeError(f"{len(open_trees)} trees neither grow nor end")
 
@@ -164,13 +172,5 @@ def _carry_out(engine: Any, grower: Grower, step: GrowthStep) -> bool:
     return _carry_out(engine, grower, grower.ended(cut)) if cut else step.grown is not None
 
 
-def _said(grower: Grower, row: Mapping[str, Any]) -> list[tree_pb2.ScoredLeaf]:
-    state = tree_pb2.SCORE_STATE_SCORED
-    return [
-        tree_pb2.ScoredLeaf(
-            leaf=leaf_to_wire(leaf),
-            scorer="number",
-            score=tree_pb2.Score(state=state, value=_score(grower.completion(leaf), row)),
-        )
-        for leaf in grower.leaves
-    ]
+def _scores(grower: Grower, row: Mapping[str, Any]) -> list[LeafScore]:
+    return [LeafScore(leaf, "number", _score(grower.completion(leaf), row)) for leaf in grower.leaves]

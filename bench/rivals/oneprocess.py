@@ -156,7 +156,7 @@ class OneProcess:
                 return manifest.digest, 0.0
             begun = time.perf_counter()
             file.open_verified(manifest.manifest_path)
-            loading.take(self.sampler, manifest.manifest_path)
+            loading.load_weights(self.sampler, manifest.manifest_path)
             return manifest.digest, time.perf_counter() - begun
 
     def accuracy(self, width: int, temperature: float) -> float:

@@ -81,12 +81,12 @@ def alone() -> Iterator[None]:
     from services.learner.packing import packing
     from services.rollout.engines.port import Request
     from services.rollout.engines.torch_engine import engine
-    from services.rollout.engines.torch_engine.kv.kv_budget import Memory
-    from services.rollout.engines.torch_engine.kv.prefix_cache import Match, PrefixStore
+    from services.rollout.engines.torch_engine.kv.kv_budget import KvBudget
+    from services.rollout.engines.torch_engine.kv.prefix_cache import Match, PrefixCache
     from services.rollout.engines.torch_engine.scheduling.admission import Group
 
     def wave(
-        requests: Sequence[Request], store: PrefixStore, shared: Collection[bytes]
+        requests: Sequence[Request], store: PrefixCache, shared: Collection[bytes]
     ) -> tuple[list[Group], list[Request]]:
         return [Group(request.prefix_P, [request], Match((), 0)) for request in requests], []
 
@@ -98,8 +98,8 @@ def alone() -> Iterator[None]:
 
     with (
         mock.patch.object(engine, "next_wave", wave),
-        mock.patch.object(Memory, "keep", lambda *_: None),
-        mock.patch.object(Memory, "worth_sharing", lambda *_: False),
+        mock.patch.object(KvBudget, "keep", lambda *_: None),
+        mock.patch.object(KvBudget, "worth_sharing", lambda *_: False),
         mock.patch.object(packing, "_common", lambda pieces: 0),
         mock.patch.object(oneprocess, "study", lesson),
     ):

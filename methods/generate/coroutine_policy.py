@@ -11,7 +11,17 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from banyan.draws import Draws
-from banyan.plugins import NOTHING_NEW, Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner
+from banyan.plugins import (
+    NOTHING_NEW,
+    Branch,
+    Expansion,
+    GrowthBudget,
+    GrowthView,
+    LeafMark,
+    News,
+    Plan,
+    Planner,
+)
 from banyan.segment import Finish, Segment
 from banyan.signals import NO_SIGNALS, Wanted
 from banyan.tree import Leaf

@@ -1,4 +1,4 @@
-"""`python -m services.gateway`: settings, then what is heavy, then run."""
+"""Entry point (`python -m services.gateway`): settings first, then heavy imports, then run."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from services.gateway.settings import Settings
 
 
 async def run(stop: asyncio.Event) -> None:
-    """Serves until stopped."""
-    told = settings.read(Settings)
+    """Serve until `stop` is set."""
+    configured = settings.read(Settings)
     from services.gateway import service
 
-    await service.run(told, stop)
+    await service.run(configured, stop)
 
 
 if __name__ == "__main__":

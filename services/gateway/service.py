@@ -1,4 +1,4 @@
-"""Wires the gateway, once, by hand: store, log, drivers, the plain port, and the TLS port where nodes may join."""
+"""The gateway's composition root: store, log, drivers, plain port, TLS port for joining nodes."""
 
 import asyncio
 import contextlib
@@ -20,28 +20,29 @@ from services.gateway.clients.events import BusLog
 from services.gateway.clients.learners import RpcLearners
 from services.gateway.clients.treestore import RpcStore
 from services.gateway.join import slots, tls
-from services.gateway.join.admission import Admission, Door
+from services.gateway.join.admission import Admission, TokenVerifier
 from services.gateway.join.proxy import Proxy
 from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
-_STRANGERS_BYTES = 8 << 20  # of a message at the join port: a quarter million ids of segments; blobs come in pieces of a MiB
+# Largest message at the join port: a quarter million segment ids. Blobs come in pieces of a MiB.
+_JOINED_MAX_BYTES = 8 << 20
 
 
 @dataclass
 class Running:
-    """A gateway that serves."""
+    """A serving gateway. `join_address` is empty without a join port."""
 
-    fleet: Drivers
+    drivers: Drivers
     address: str
-    join_address: str  # empty without a join port
+    join_address: str
 
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Running]:
-    """Serves until the block is left; the drivers run in `Running.fleet.run()`."""
+    """Serve until the block is left. The caller runs the drivers: `Running.drivers.run()`."""
     async with contextlib.AsyncExitStack() as stack:
         channel = rpc.channel(settings.store, secret=settings.secret)
         stack.push_async_callback(channel.close, None)
@@ -50,24 +51,29 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
-        fleet = Drivers(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
-        door = Door(store, settings.state)
-        admission = Admission(store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id))
-        join = await _serve_join(settings, Proxy(door, admission, store, channel, settings.secret), stack)
-        gateway = Gateway(store, fleet, door, admission, join, settings.state)
+        drivers = Drivers(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)
+        tokens = TokenVerifier(store, settings.state)
+        admission = Admission(
+            store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id)
+        )
+        proxy = Proxy(tokens, admission, store, upstream=channel, secret=settings.secret)
+        join = await _serve_join(settings, proxy, stack)
+        gateway = Gateway(store, drivers, tokens, admission, join=join, state=settings.state)
         server = await rpc.serve(
             settings.listen,
             [lambda s: add_GatewayServiceServicer_to_server(gateway, s)],
             [SERVICE],
             secret=settings.secret,
             secret_file=settings.secret_file,
-            liveness=fleet.liveness,
+            liveness=drivers.liveness,
         )
         stack.push_async_callback(server.stop, 1.0)
-        yield Running(fleet, server.address, join.address if join else "")
+        yield Running(drivers, server.address, join.address if join else "")
 
 
-async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncExitStack) -> JoinPort | None:
+async def _serve_join(
+    settings: Settings, proxy: Proxy, stack: contextlib.AsyncExitStack
+) -> JoinPort | None:
     stack.push_async_callback(proxy.close)
     if not settings.join_listen:
         return None
@@ -79,7 +85,7 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
         [SERVICE],
         credentials=credentials,
         generic=[proxy],
-        most_bytes=_STRANGERS_BYTES,
+        most_bytes=_JOINED_MAX_BYTES,
         most_calls=slots.STREAMS,
     )
     stack.push_async_callback(server.stop, 1.0)
@@ -87,20 +93,27 @@ async def _serve_join(settings: Settings, proxy: Proxy, stack: contextlib.AsyncE
 
 
 def reachable(address: str) -> str:
-    """The address under which other hosts reach a socket that listens on all of this host's addresses."""
+    """Return the address under which other hosts reach a socket of this host.
+
+    It differs for sockets that listen on all of this host's addresses.
+    """
     host, port = address.rsplit(":", 1)
     if host not in ("0.0.0.0", "[::]", ""):
         return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent, only a route is chosen
+        # A documentation address (RFC 5737): nothing is sent, only a route is chosen.
+        probe.connect(("192.0.2.1", 9))
         return f"{probe.getsockname()[0]}:{port}"
     return f"{socket.gethostname()}:{port}"
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Serves and drives until `stop` is set. Raises what ends a driver for good, such as a newer gateway."""
+    """Serve and drive until `stop` is set.
+
+    Raise the error that ends all drivers, such as a newer gateway.
+    """
     async with serving(settings) as running:
-        driving = asyncio.create_task(running.fleet.run())
+        driving = asyncio.create_task(running.drivers.run())
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([driving, stopping], return_when=asyncio.FIRST_COMPLETED)

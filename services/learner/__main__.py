@@ -1,4 +1,4 @@
-"""`python -m services.learner`: settings first, then what is heavy."""
+"""`python -m services.learner`: settings first, then the heavy imports."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from banyan.runtime import torch_environment
 
 
 def main() -> None:
-    """Runs the learner until it is told to stop."""
+    """Run the learner until it is stopped."""
     torch_environment.settle(os.environ)  # before torch
     from services.chassis.process import process
     from services.chassis.process.settings import read
@@ -15,11 +15,12 @@ def main() -> None:
 
     async def run(stop: asyncio.Event) -> None:
         settings = read(LearnerSettings)
-        if os.environ.get("RANK", "0") != "0":  # torchrun, or rank 0, started this one
+        if os.environ.get("RANK", "0") != "0":  # started by torchrun or by rank 0
             from services.learner.training.distributed import follower
 
             return await follower.run(settings)
-        if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":  # ranks share the cores
+        if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":
+            # Several ranks share the cores, and are bound to none.
             torch_environment.bind(os.environ, settings.threads)
         from services.learner import service
 

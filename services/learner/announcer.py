@@ -1,4 +1,4 @@
-"""Announces policies: where their weights lie, what they were trained from, what the step measured."""
+"""The announcement of policies: the place of their weights, their parent, a step's metrics."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,22 @@ from services.chassis.process import telemetry
 from services.learner.ports import Store
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import FolderOnly, Outlet
+from services.learner.weights.outlet import FolderOnly, Outlet
 
 
 class Announcer:
-    """Puts policies of one run into the store; their events follow from its outbox."""
+    """Puts the policies of one run into the store; their events follow from its outbox."""
 
-    def __init__(self, run_id: str, store: Store, weights: WeightFolder, address: str, outlet: Outlet | None = None) -> None:
-        self._run_id, self._store, self._weights, self._address = run_id, store, weights, address
+    def __init__(
+        self,
+        run_id: str,
+        store: Store,
+        weights: WeightFolder,
+        address: str,
+        outlet: Outlet | None = None,
+    ) -> None:
+        self._run_id, self._address = run_id, address
+        self._store, self._weights = store, weights
         self._outlet = outlet or FolderOnly()
 
     async def announce(
@@ -23,16 +31,20 @@ class Announcer:
         at: Position,
         parent: bytes,
         batch_ordinal: int | None,
+        *,
         metrics: Mapping[str, float] | None = None,
         replayed: bool = False,
     ) -> Mapping[str, float]:
-        """Announces the policy in memory; what handing it out took. Nobody is told of it before its weights are out.
+        """Announce the policy in memory and return the metrics of publishing its weights.
 
-        `replayed`: an older epoch announced the same weights; the store notes whose they are now, and tells nobody.
+        The store learns of it only once its weights can be fetched.
+
+        replayed: an older epoch announced the same weights; the store records their new owner, and
+            publishes no event
         """
         manifest = self._weights.find(at.digest)
-        told = {} if replayed else await self._outlet.put(manifest)
-        said = events_pb2.PolicyPublished(
+        sending = {} if replayed else await self._outlet.put(manifest)
+        published = events_pb2.PolicyPublished(
             run_id=self._run_id,
             policy=policy_to_wire(at.version),
             parent_digest=parent,
@@ -40,21 +52,24 @@ class Announcer:
             path=str(self._weights.folder.resolve()),
             address=self._address,
             bytes=manifest.bytes,
-            metrics={**(metrics or {}), **told},
+            metrics={**(metrics or {}), **sending},
         )
-        await self._store.put_policy(said, replayed)
+        await self._store.put_policy(published, replayed)
         telemetry.count("banyan.weights.bytes", manifest.bytes)
-        return told
+        return sending
 
-    async def again(self, at: Position, known: events_pb2.PolicyPublished | None) -> None:
-        """Announces a checkpoint's policy under the new epoch, with the origin that the store knows of it."""
+    async def announce_again(self, at: Position, known: events_pb2.PolicyPublished | None) -> None:
+        """Announce a checkpoint's policy under the new epoch.
+
+        known: its first announcement, whose origin it keeps
+        """
         if known is None:
             await self.announce(at, b"", None)
         else:
             ordinal = known.batch_ordinal if known.HasField("batch_ordinal") else None
             await self.announce(at, known.parent_digest, ordinal)
 
-    async def settle(self) -> None:
-        """A policy of this learner is announced: what earlier ones of the run left may go."""
+    async def drop_foreign(self) -> None:
+        """Remove the weights of earlier learners, once a policy of this one is announced."""
         self._weights.drop_foreign()
-        await self._outlet.settle()
+        await self._outlet.drop_foreign()

@@ -1,4 +1,4 @@
-"""Events in: `lineage.<run>.closed` says that a group may be ready. A trigger only; the store says what is true."""
+"""Incoming events: `lineage.<run>.closed` means that a group may be ready; the store says which."""
 
 import asyncio
 import contextlib
@@ -11,21 +11,21 @@ class ClosedTrees:
     """Implements ports.Trigger. A lost event costs one tick."""
 
     def __init__(self) -> None:
-        self._seen = asyncio.Event()
+        self._event = asyncio.Event()
 
     async def listen(self, bus: Bus, run_id: str) -> None:
-        """Runs until cancelled."""
+        """Trigger on each event of a run until cancelled."""
         async for _ in bus.listen(subjects.LINEAGE, [subjects.lineage(run_id, "closed")]):
-            self._seen.set()
+            self._event.set()
 
     def set(self) -> None:
-        """Triggers now."""
-        self._seen.set()
+        """Trigger now."""
+        self._event.set()
 
     def clear(self) -> None:
-        self._seen.clear()
+        self._event.clear()
 
     async def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._seen.wait()
+                await self._event.wait()

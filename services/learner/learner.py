@@ -1,7 +1,8 @@
-"""The loop of a run's learner: resume, replay, then batch after batch until the budget of steps is spent.
+"""The loop of a run's learner: resume, replay, then batch after batch until the steps are spent.
 
-Level-triggered: the store says what is ready; events only say look again. A batch is committed before it is trained, so a
-learner that dies in between trains it again from the store, in order (PROTOCOL 5).
+It is level-triggered: the store says what is ready, events only wake the loop. A batch is committed
+before it is trained, so a learner that dies in between trains it again from the store, in order
+(docs/protocol.md, Commit before training).
 """
 
 import asyncio
@@ -10,107 +11,116 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
-from banyan import registry
 from banyan.errors import NotFound, TemporaryError
-from banyan.plugins import Estimator
 from banyan.reasons import Reason
 from banyan.recipe import Recipe
-from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
+from banyan.v1 import runstore_service_pb2, tree_pb2
 from services.chassis.process import telemetry
 from services.learner import step_report
 from services.learner.announcer import Announcer
-from services.learner.batch_attempt import IN_A_ROW, UNSTUDIED, Attempt, refuse_all_aside
+from services.learner.batch_attempt import IN_A_ROW, Attempt, refuse_all_aside
+from services.learner.batch_preparer import BatchPreparer
 from services.learner.checkpoints.checkpoint import Mark
-from services.learner.data import from_store, replay
-from services.learner.data import metrics as sampling
-from services.learner.data.credit import Credit, ScoredTree
-from services.learner.data.prepare import Lesson, credited, recorded_stale, study, summary
+from services.learner.data.prepare import summary
 from services.learner.data.selection import assemble
-from services.learner.packing.packing import PackedSequence
+from services.learner.drift_meter import DriftMeter
 from services.learner.ports import Store, StoredBatch, Trigger
 from services.learner.position import Position
-from services.learner.training import divergence, drift
+from services.learner.training import divergence
 from services.learner.training.checkpointer import Checkpointer
 from services.learner.training.trainer_thread import Timed, TorchThread
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import Outlet
+from services.learner.weights.outlet import Outlet
 
 log = logging.getLogger(__name__)
 
-Note = Callable[[int, Mapping[str, float]], None]  # step, its metrics; returns at once
+OnStep = Callable[[int, Mapping[str, float]], None]  # (step, metrics); returns at once
 Metrics = dict[str, float]
 Known = frozenset[tuple[int, bytes]]  # (step, digest) of policies that need no announcing
 
 
 class Learner:
-    """Trains one run. `at` is read by the gRPC server."""
+    """Trains one run.
+
+    `at` is read by the gRPC server. `on_step` is called with the metrics of each step.
+    """
 
     def __init__(
         self,
         run_id: str,
         recipe: Recipe,
+        *,
         held_out: frozenset[bytes],
         store: Store,
         trigger: Trigger,
         torch_thread: TorchThread,
         weights: WeightFolder,
-        keeper: Checkpointer,
+        checkpointer: Checkpointer,
         address: str = "",
         tick_s: float = 2.0,
         outlet: Outlet | None = None,
     ) -> None:
-        self.run_id, self.recipe, self.weights, self.keeper = run_id, recipe, weights, keeper
-        self._held_out, self._store, self._trigger, self._torch = held_out, store, trigger, torch_thread
-        self._announcer, self._tick_s = Announcer(run_id, store, weights, address, outlet), tick_s
-        self.note: Note = lambda _step, _metrics: None  # who else is told of a step
-        optimise = recipe.optimise
-        self.estimator: Estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
+        self.run_id, self.recipe = run_id, recipe
+        self.weights, self.checkpointer = weights, checkpointer
+        self._store, self._trigger, self._torch = store, trigger, torch_thread
+        self._tick_s = tick_s
+        self.on_step: OnStep = lambda _step, _metrics: None
         self.at = Position()
-        self._not_finite = 0  # steps in a row
-        self._probe: list[PackedSequence] | None = None  # of the first batch; read when first needed
-        self._busy = asyncio.Lock()  # one of: a step, a checkpoint asked for
+        self.preparer = BatchPreparer(recipe, held_out, store, torch_thread, self.at)
+        self._announcer = Announcer(run_id, store, weights, address, outlet)
+        self._drift = DriftMeter(store, torch_thread, recipe.budget.steps)
+        self._not_finite = 0  # consecutive steps
+        self._busy = asyncio.Lock()  # held by a step or by a requested checkpoint
         self._taken_over = False  # the policy in memory is the run's newest
 
     async def work(self, resumed: Mark | None, stop: asyncio.Event) -> None:
-        """Trains until the budget is spent or `stop` is set; writes the last checkpoint."""
+        """Train until the steps are spent or `stop` is set, then write the last checkpoint."""
         await self._take_over(resumed, stop)
         while self.at.step < self.recipe.budget.steps and not stop.is_set():
             self.at.activity = "waiting"
-            self._trigger.clear()  # before the look, so that what comes during it is not lost
-            chosen = await self._next()
+            self._trigger.clear()  # before the store is asked, so that no later event is lost
+            chosen = await self._next_batch()
             if chosen is None:
                 await self._pause(stop)
                 continue
             async with self._busy:
                 await self._advance(chosen, fresh=True)
-                await self.keeper.consider(self.at.mark(self.run_id))
+                await self.checkpointer.consider(self.at.mark(self.run_id))
             if self._not_finite >= self.recipe.optimise.max_not_finite:
-                await self._keep()
+                await self._write_checkpoint()
             self._refuse_stuck()
-        await self._keep()
+        await self._write_checkpoint()
         self.at.activity = "serving"
 
     async def checkpoint(self) -> str:
-        """Writes a checkpoint of the policy in memory; its folder. Raises TemporaryError while that is not the newest."""
-        if not self._taken_over:
-            where = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
-            raise TemporaryError(f"the learner of run {self.run_id} is {where}; ask again", reason=Reason.TAKING_OVER)
-        # Its writer reads the weights in use: once begun it is finished, whether or not anybody waits for the answer.
-        return await asyncio.shield(asyncio.create_task(self._keep()))
+        """Write a checkpoint of the policy in memory and return its folder.
 
-    async def _keep(self) -> str:
+        Raises TemporaryError while that policy is not the newest.
+        """
+        if not self._taken_over:
+            state = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
+            raise TemporaryError(
+                f"the learner of run {self.run_id} is {state}; ask again",
+                reason=Reason.TAKING_OVER,
+            )
+        # Its writer reads the weights in use: once begun it is finished, even if its caller leaves.
+        return await asyncio.shield(asyncio.create_task(self._write_checkpoint()))
+
+    async def _write_checkpoint(self) -> str:
         async with self._busy:
             before, self.at.activity = self.at.activity, "checkpointing"
             try:
-                return str(await self.keeper.keep(self.at.mark(self.run_id)))
+                return str(await self.checkpointer.keep(self.at.mark(self.run_id)))
             finally:
                 self.at.activity = before
 
     async def _pause(self, stop: asyncio.Event) -> None:
-        waits = [asyncio.ensure_future(self._trigger.wait(self._tick_s)), asyncio.ensure_future(stop.wait())]
+        waits = [
+            asyncio.ensure_future(self._trigger.wait(self._tick_s)),
+            asyncio.ensure_future(stop.wait()),
+        ]
         _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
@@ -118,38 +128,57 @@ class Learner:
     # -- resuming --
 
     async def _take_over(self, resumed: Mark | None, stop: asyncio.Event) -> None:
-        """Fences older learners; announces the checkpoint's policy, or replays the batches after it."""
+        """Fence older learners; announce the checkpoint's policy or replay the batches after it."""
         at = self.at
-        at.step, at.next_ordinal = (resumed.step, resumed.next_ordinal) if resumed else (0, 0)
-        at.epoch, until = await self._store.take_epoch(f"{socket.gethostname()}-{os.getpid()}", at.step)
-        stored = [(p.published, p.abandoned) for p in await self._store.policies()]
-        at.history.live = {p.policy.digest: p.policy.step for p, gone in stored if not gone}
-        at.history.note_abandoned([(p.policy.learner_epoch, p.policy.step) for p, gone in stored if gone])
-        for policy, _ in stored:
-            if policy.metrics:  # of which a logger that was killed may not know yet
-                self.note(policy.policy.step, policy.metrics)
-        live = [(policy.policy.step, policy.metrics) for policy, gone in stored if not gone]
-        self._not_finite = divergence.trailing(live, at.step)
+        if resumed is not None:
+            at.step, at.next_ordinal = resumed.step, resumed.next_ordinal
+        learner_id = f"{socket.gethostname()}-{os.getpid()}"
+        at.epoch, until = await self._store.take_epoch(learner_id, at.step)
+        stored = await self._store.policies()
+        self._restore_history(stored)
         self._refuse_stuck()
-        self.keeper.begin(at.step)
-        at.hold((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
+        self.checkpointer.begin(at.step)
+        at.set_weights((await self._torch.hand_out(self.weights, at.epoch, at.step)).digest)
+        known = {  # reversed, so that the first announcement of a policy counts
+            (p.published.policy.step, p.published.policy.digest): p.published
+            for p in reversed(stored)
+        }
         if until == at.next_ordinal:
-            same = [p for p, _ in stored if p.policy.digest == at.digest and p.policy.step == at.step]
-            await self._announcer.again(at, same[0] if same else None)
+            await self._announcer.announce_again(at, known.get((at.step, at.digest)))
         else:
-            await self._replay(until, frozenset((p.policy.step, p.policy.digest) for p, _ in stored), stop)
-        self._taken_over = self.at.next_ordinal == until
-        await self._announcer.settle()
+            await self._replay(until, frozenset(known), stop)
+        self._taken_over = at.next_ordinal == until
+        await self._announcer.drop_foreign()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
 
+    def _restore_history(self, stored: Sequence[runstore_service_pb2.StoredPolicy]) -> None:
+        """Restore from the run's policies what this learner must know of earlier steps."""
+        live = [p.published for p in stored if not p.abandoned]
+        abandoned = [p.published.policy for p in stored if p.abandoned]
+        history = self.at.history
+        history.live = {p.policy.digest: p.policy.step for p in live}
+        history.note_abandoned([(policy.learner_epoch, policy.step) for policy in abandoned])
+        for policy in stored:
+            published = policy.published
+            if published.metrics:  # a logger that was killed may not have them yet
+                self.on_step(published.policy.step, published.metrics)
+        measured = [(p.policy.step, p.metrics) for p in live]
+        self._not_finite = divergence.trailing(measured, self.at.step)
+
     async def _replay(self, until: int, known: Known, stop: asyncio.Event) -> None:
-        """Trains the stored batches again, in order. A policy that is known already is put quietly, but for the last."""
+        """Train the stored batches again, in order.
+
+        Policies that are known already are put without an event, except the last.
+        """
         log.info("run %s: replaying batches %d to %d", self.run_id, self.at.next_ordinal, until - 1)
         while self.at.next_ordinal < until and not stop.is_set():
             ordinal = self.at.next_ordinal
             batch = await self._store.batch(ordinal)
             if batch is None:
-                raise NotFound(f"batch {ordinal} of run {self.run_id} is not in the store, though {until} were committed")
+                raise NotFound(
+                    f"batch {ordinal} of run {self.run_id} is not in the store,"
+                    f" though {until} were committed"
+                )
             quiet = frozenset() if ordinal == until - 1 else known
             if batch.set_aside:
                 await self._pass_over(batch, quiet)
@@ -158,130 +187,87 @@ class Learner:
             self._refuse_stuck()
 
     def _refuse_stuck(self) -> None:
-        """Ends a run in which nothing is learned any more. Raises InvalidInput."""
+        """Raise InvalidInput, which ends the run, once nothing is learned any more."""
         divergence.refuse(self._not_finite, self.recipe.optimise.max_not_finite, self.at.step)
 
     async def _pass_over(self, batch: StoredBatch, known: Known) -> None:
-        """Goes on behind a batch that is set aside: its policy has the weights of the one before."""
+        """Skip a batch that is set aside: its policy has the weights of the one before."""
         log.error("run %s: batch %d is set aside: %s", self.run_id, batch.ordinal, batch.set_aside)
         first = max(0, batch.ordinal - IN_A_ROW + 1)
-        refuse_all_aside([*[await self._store.batch(n) for n in range(first, batch.ordinal)], batch])
-        await self._put_out(batch, False, {"applied": 0.0, "not_finite": 0.0}, known)
+        earlier = [await self._store.batch(ordinal) for ordinal in range(first, batch.ordinal)]
+        refuse_all_aside([*earlier, batch])
+        unchanged = {"applied": 0.0, "not_finite": 0.0}
+        await self._publish(batch, applied=False, metrics=unchanged, known=known)
 
     # -- one batch --
 
-    async def _next(self) -> StoredBatch | None:
+    async def _next_batch(self) -> StoredBatch | None:
         size = self.recipe.control.groups_per_batch
         ready, oldest_open = await self._store.ready(2 * size)
         chosen = assemble(ready, oldest_open, size, self.recipe.deterministic)
         if chosen is None:
             return None
-        trees = tuple(tree for group in chosen for tree in group.tree_ids)
-        return StoredBatch(self.at.next_ordinal, tuple(g.group_id for g in chosen), trees, {})
+        return StoredBatch(
+            ordinal=self.at.next_ordinal,
+            group_ids=tuple(group.group_id for group in chosen),
+            tree_ids=tuple(tree_id for group in chosen for tree_id in group.tree_ids),
+            summary={},
+        )
 
     async def _advance(self, batch: StoredBatch, fresh: bool, known: Known = frozenset()) -> None:
-        """Studies a batch, commits it if it is fresh, trains on it, hands the new policy out."""
+        """Prepare a batch, commit it if it is fresh, train on it, publish the new policy."""
         self.at.activity = "training"
-        trees = await self._store.trees(batch.tree_ids)
-        attempt = Attempt(self._store, batch, self.at.epoch, committed=not fresh)
-        async with attempt:
-            timed, metrics = await self._train(batch, trees, attempt)
+        messages = await self._store.trees(batch.tree_ids)
+        async with Attempt(self._store, batch, self.at.epoch, committed=not fresh) as attempt:
+            timed, metrics = await self._train(batch, messages, attempt)
         self._not_finite = divergence.after(self._not_finite, metrics)
-        await self._put_out(batch, timed.report.applied, metrics, known)
+        await self._publish(batch, applied=timed.report.applied, metrics=metrics, known=known)
 
-    async def _train(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree], attempt: Attempt) -> tuple[Timed, Metrics]:
-        """Studies a batch, commits it if it is fresh, takes its step."""
-        begun, fresh = time.monotonic(), not attempt.committed
-        batch = await self._replaying(batch, trees) if fresh else batch
-        again = await self._store.trees(list(dict.fromkeys(one.tree_id for one in batch.replayed)))
-        from_store.refuse_untrainable([*trees, *again], self._held_out)
-        links = [t.spec.traceparent for t in trees]
-        with telemetry.span("learner.batch", links=links, banyan_run=self.run_id, banyan_batch=batch.ordinal) as span:
-            lesson = await self._torch.run(lambda: self._surveyed(self._study(trees, again, batch, fresh), batch))
+    async def _train(
+        self, batch: StoredBatch, messages: Sequence[tree_pb2.Tree], attempt: Attempt
+    ) -> tuple[Timed, Metrics]:
+        """Prepare a batch, commit it if it is fresh, take its step."""
+        begun, fresh, step = time.monotonic(), not attempt.committed, self.at.step
+        fetched = await self.preparer.fetch(batch, messages, fresh)
+        batch = fetched.batch
+        attributes: dict[str, Any] = {"banyan_run": self.run_id, "banyan_batch": batch.ordinal}
+        links = [tree.spec.traceparent for tree in messages]
+        with telemetry.span("learner.batch", links=links, **attributes) as span:
+            lesson = await self.preparer.prepare(fetched, fresh)
             if fresh:
-                said = summary(lesson, self.at.step)
-                await self._store.commit(batch.ordinal, self.at.epoch, batch.group_ids, said, batch.replayed)
+                await self._store.commit(
+                    batch.ordinal,
+                    self.at.epoch,
+                    batch.group_ids,
+                    summary(lesson, step),
+                    batch.replayed,
+                )
                 attempt.committed = True
-            step_report.note_consumed([*trees, *again], batch.ordinal, self.at.step + 1, span.traceparent)
-            prepared = time.monotonic() - begun
-            with telemetry.span("learner.step", span.traceparent, banyan_run=self.run_id, banyan_batch=batch.ordinal):
-                timed = await self._torch.step(lesson.rows, self.at.step, lesson.sizes)
-            metrics = step_report.numbers(lesson, timed, self.at.step + 1) | {"prepare_seconds": prepared}
-            metrics |= await self._drift(self.at.step + 1, timed.report.learning_rate)
+            step_report.trace_consumed(
+                fetched.messages, batch.ordinal, step + 1, batch_trace=span.traceparent
+            )
+            prepare_seconds = time.monotonic() - begun
+            with telemetry.span("learner.step", span.traceparent, **attributes):
+                timed = await self._torch.step(lesson.rows, step, lesson.sizes)
+            metrics = step_report.numbers(lesson, timed, step + 1)
+            metrics["prepare_seconds"] = prepare_seconds
+            metrics |= await self._drift.measure(step + 1, timed.report.learning_rate)
             return timed, metrics
 
-    async def _drift(self, step: int, rate: float) -> dict[str, float]:
-        """Measure how far the run has gone from its start, at the steps where that is due."""
-        if not drift.due(step, self.recipe.budget.steps):
-            return {}
-        if self._probe is None:
-            self._probe = await self._first_paths()
-        found = await self._torch.drift(self._probe)
-        whole = found.pop("whole_rate", 0.0)
-        return found | ({"relative_rate": rate / whole} if whole else {})
-
-    async def _first_paths(self) -> list[PackedSequence]:
-        """Read what the model that the run began with sampled; nothing where the store has it no more."""
-        first = await self._store.batch(0)
-        trees = await self._store.trees(first.tree_ids[: drift.TREES]) if first and not first.set_aside else []
-        budget = self._torch.trainer.budget
-        return await self._torch.run(lambda: drift.probe([from_store.scored_tree(tree) for tree in trees], budget))
-
-    async def _replaying(self, batch: StoredBatch, trees: Sequence[tree_pb2.Tree]) -> StoredBatch:
-        """A fresh batch with what it trains on again. The store answers from earlier batches alone."""
-        if self.recipe.replay is None:
-            return batch
-        rows = {tree.spec.group_id: tree.spec.row_digest for tree in trees}
-        groups = from_store.by_group(trees, batch.group_ids)
-        wanted = replay.wanted(self.recipe.replay, self.recipe.seed, batch.ordinal, groups, rows, self._too_old)
-        return replace(batch, replayed=await self._store.replays(wanted))
-
-    def _study(
-        self, trees: Sequence[tree_pb2.Tree], again: Sequence[tree_pb2.Tree], batch: StoredBatch, fresh: bool
-    ) -> Lesson:
-        members = from_store.by_group(trees, batch.group_ids)
-        recorded = recorded_stale(batch.summary)
-        stale = self._too_old if fresh or UNSTUDIED in batch.summary else lambda _tree, leaf: leaf in recorded
-        stored = {tree.spec.tree_id: from_store.scored_tree(tree) for tree in again}
-        groups = replay.joined(members, batch.replayed, stored, stale)
-        teaches = self.recipe.optimise.head is not None
-        seen = from_store.observed(trees, [one for _, grown in members for one in grown]) if teaches else {}
-        trainer = self._torch.trainer
-        groups = self._priced(groups)
-        optimise, taught, pack = self.recipe.optimise, trainer.loss.taught, self._torch.pack
-        how = (optimise.minibatches, pack, optimise.entropy_quantile)
-        return study(groups, self.estimator, stale, self.at.digest, trainer.budget, seen, taught, *how)
-
-    def _priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
-        """The groups with the rewards that advantages are estimated from: less the KL where the recipe says so."""
-        return [(name, [self._torch.trainer.priced(one) for one in members]) for name, members in groups]
-
-    async def credited(self, groups: replay.Groups, estimator: Estimator | None) -> list[Credit]:
-        """The advantages of groups as a step would have them, though of leaves of any age; by another estimator than the
-        run's where one is given. In the torch thread, between steps: the reference policy may be asked."""
-        chosen, quantile = estimator or self.estimator, self.recipe.optimise.entropy_quantile
-        return await self._torch.run(lambda: credited(self._priced(groups), chosen, lambda _tree, _leaf: False, quantile))
-
-    def _surveyed(self, lesson: Lesson, batch: StoredBatch) -> Lesson:
-        said = sampling.of_batch(
-            lesson.credits,
-            age=lambda segment: self.at.history.age(segment, self.at.step),
-            replayed={one.tree_id for one in batch.replayed},
-        )
-        return replace(lesson, metrics=lesson.metrics | said)
-
-    def _too_old(self, tree: Tree, leaf: Leaf) -> bool:
-        return self.at.history.age_of_path(tree, leaf, self.at.step) > self.recipe.control.max_staleness
-
-    async def _put_out(self, batch: StoredBatch, applied: bool, metrics: Metrics, known: Known) -> None:
+    async def _publish(
+        self, batch: StoredBatch, *, applied: bool, metrics: Metrics, known: Known
+    ) -> None:
+        """Write the weights of the policy that a batch made, and announce it."""
         at, parent, begun = self.at, self.at.digest, time.monotonic()
         at.step, at.next_ordinal = at.step + 1, batch.ordinal + 1
         if applied:
             manifest = await self._torch.hand_out(self.weights, at.epoch, at.step)
         else:
             manifest = self.weights.repeat(at.epoch, at.step)
-        at.hold(manifest.digest)
+        at.set_weights(manifest.digest)
         metrics |= {"publish_seconds": time.monotonic() - begun}
         replayed = (at.step, manifest.digest) in known
-        metrics |= await self._announcer.announce(at, parent, batch.ordinal, metrics, replayed)
-        self.note(at.step, metrics)
+        metrics |= await self._announcer.announce(
+            at, parent, batch.ordinal, metrics=metrics, replayed=replayed
+        )
+        self.on_step(at.step, metrics)

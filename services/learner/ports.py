@@ -1,4 +1,4 @@
-"""What the learner asks of the outside: the store, and a trigger that says look again."""
+"""The needs of the learner's loop from outside: the store, and a trigger that wakes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,38 +11,45 @@ from services.learner.data.selection import Ready
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A committed batch: its groups, its trees in order of groups and indices, what it said of its advantages, and what it
-    trained on again."""
+    """A batch, committed or about to be.
+
+    ordinal: its number in the run
+    group_ids: its groups
+    tree_ids: its trees, in order of groups and indices
+    summary: its record of advantages, of leaves that were too old, and of metrics
+    replayed: trees of earlier batches that it trains on again
+    set_aside: reason for which it is not trained on; empty if it is
+    """
 
     ordinal: int
     group_ids: tuple[str, ...]
     tree_ids: tuple[bytes, ...]
     summary: Mapping[str, Any]
     replayed: tuple[Replayed, ...] = ()
-    set_aside: str = ""  # why it is not trained on
+    set_aside: str = ""
 
 
 class Store(Protocol):
     """The tree store, as the learner of one run needs it. All calls raise BanyanError."""
 
     async def run(self) -> runstore_service_pb2.Run:
-        """The run with its recipe and its held-out rows."""
+        """Return the run with its recipe and its held-out rows."""
         ...
 
     async def take_epoch(self, learner_id: str, checkpoint_step: int) -> tuple[int, int]:
-        """The learner's epoch, and the ordinal of the next batch to commit."""
+        """Take a new learner epoch; return it and the ordinal of the next batch to commit."""
         ...
 
     async def ready(self, limit: int) -> tuple[list[Ready], int | None]:
-        """Closed groups in order, and the ordinal of the oldest group that is still open."""
+        """Return closed groups in order, and the ordinal of the oldest open group."""
         ...
 
     async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
-        """Whole trees, in the order asked for."""
+        """Return whole trees, in the order of their ids."""
         ...
 
     async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
-        """Trees of earlier batches to train on again. The same question has the same answer."""
+        """Return trees of earlier batches to train on again; a repeated call gives the same."""
         ...
 
     async def commit(
@@ -53,33 +60,36 @@ class Store(Protocol):
         summary: Mapping[str, Any],
         replayed: Sequence[Replayed] = (),
     ) -> None:
-        """Commits a batch. Raises Refused with STALE_EPOCH where a newer learner has taken over."""
+        """Commit a batch. Raises Refused with STALE_EPOCH once a newer learner has taken over."""
         ...
 
     async def batch(self, ordinal: int) -> StoredBatch | None:
-        """A committed batch."""
+        """Return a committed batch."""
         ...
 
     async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
-        """Notes that this learner fails on a committed batch; how many have. The second has it set aside."""
+        """Record that this learner fails on a committed batch; return the number of failures.
+
+        The second failure sets the batch aside.
+        """
         ...
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
-        """All policies of the run, abandoned ones too, oldest first."""
+        """Return all policies of the run, abandoned ones too, oldest first."""
         ...
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
-        """Notes a policy; its event follows from the store's outbox."""
+        """Record a policy; its event follows from the store's outbox."""
         ...
 
 
 class Trigger(Protocol):
-    """Says that something may have changed."""
+    """A wake-up: something may have changed."""
 
     def clear(self) -> None:
-        """What happened until now is seen by the look that follows."""
+        """Forget earlier triggers; the caller asks the store next."""
         ...
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns once something happened since the last `clear`, or after `timeout_s`."""
+        """Return once triggered since the last `clear`, or after `timeout_s`."""
         ...

@@ -1,4 +1,4 @@
-"""Where a learner stands: the policy in memory and the batch that comes next."""
+"""The position of a learner in its run: the policy in memory and the next batch."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,15 @@ from services.learner.data.staleness import History
 
 @dataclass
 class Position:
-    """Read by the gRPC server, changed only by the loop."""
+    """The state that the gRPC server reads and the loop alone changes.
+
+    epoch: learner epoch
+    step: step of the policy in memory
+    next_ordinal: ordinal of the next batch
+    digest: digest of the weights in memory
+    activity: present activity, for people
+    history: policies of the run, by which ages are counted
+    """
 
     epoch: int = 0
     step: int = 0
@@ -18,8 +26,8 @@ class Position:
     activity: str = "loading"
     history: History = field(default_factory=History)
 
-    def hold(self, digest: bytes) -> None:
-        """The weights in memory have this digest."""
+    def set_weights(self, digest: bytes) -> None:
+        """Record the digest of the weights in memory."""
         self.digest = digest
         self.history.live[digest] = self.step
 
@@ -29,5 +37,11 @@ class Position:
         return PolicyVersion(self.epoch, self.step, self.digest)
 
     def mark(self, run_id: str) -> Mark:
-        """Mark of a checkpoint taken here."""
-        return Mark(run_id, self.epoch, self.step, self.next_ordinal, self.digest.hex())
+        """Return the mark of a checkpoint of this position."""
+        return Mark(
+            run_id=run_id,
+            learner_epoch=self.epoch,
+            step=self.step,
+            next_ordinal=self.next_ordinal,
+            policy_digest=self.digest.hex(),
+        )

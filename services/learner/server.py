@@ -1,4 +1,4 @@
-"""gRPC in: status, checkpoint on request, weights for joined nodes, advantages for people and tests."""
+"""LearnerService: status, checkpoints, weights for joined nodes, advantages for inspection."""
 
 import asyncio
 import json
@@ -9,16 +9,15 @@ from typing import Any
 from banyan import registry
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Estimator
-from banyan.tree import Leaf, Tree
 from banyan.v1 import learner_service_pb2 as messages
 from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from banyan.wire.segments import policy_to_wire
 from services.chassis.weights import lock
-from services.learner.data import explain, from_store
+from services.learner.data import explain, from_store, replay
 from services.learner.data.credit import Credit, ScoredTree
 from services.learner.data.prepare import credited
 from services.learner.learner import Learner
-from services.learner.weights.collective import Hands
+from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
 
 PIECE_BYTES = 1 << 20
@@ -26,107 +25,145 @@ SERVICE = messages.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
 
 class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
-    """Answers for the learner once `learner` is set; before that it is loading. hands: where weights go by collectives."""
+    """Answers for the learner.
+
+    learner: None while it loads its model
+    hand_overs: set where weights are handed over by collectives
+    """
 
     def __init__(self) -> None:
         self.learner: Learner | None = None
-        self.hands: Hands | None = None
+        self.hand_overs: HandOverServer | None = None
 
     def _ready(self) -> Learner:
         if self.learner is None:
-            raise TemporaryError("the learner is still loading its model; ask again in a few seconds", 2.0)
+            raise TemporaryError(
+                "the learner is still loading its model; ask again in a few seconds", 2.0
+            )
         return self.learner
 
-    async def GetStatus(self, request: Any, context: Any) -> messages.LearnerServiceGetStatusResponse:
+    async def GetStatus(
+        self, request: Any, context: Any
+    ) -> messages.LearnerServiceGetStatusResponse:
         if self.learner is None:
             return messages.LearnerServiceGetStatusResponse(activity="loading")
         at = self.learner.at
-        policy = policy_to_wire(at.version)
         return messages.LearnerServiceGetStatusResponse(
-            run_id=self.learner.run_id, policy=policy, next_ordinal=at.next_ordinal, activity=at.activity
+            run_id=self.learner.run_id,
+            policy=policy_to_wire(at.version),
+            next_ordinal=at.next_ordinal,
+            activity=at.activity,
         )
 
     async def Checkpoint(self, request: Any, context: Any) -> messages.CheckpointResponse:
         return messages.CheckpointResponse(path=await self._ready().checkpoint())
 
-    async def FetchWeights(self, request: Any, context: Any) -> AsyncIterator[messages.FetchWeightsResponse]:
+    async def FetchWeights(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[messages.FetchWeightsResponse]:
         for piece in pieces(self._ready().weights, request.digest, request.offset):
             yield piece
 
-    async def HandOver(self, request: Any, context: Any) -> AsyncIterator[messages.HandOverResponse]:
+    async def HandOver(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[messages.HandOverResponse]:
         self._ready()
-        if self.hands is None:
-            raise InvalidInput("this run's recipe hands weights over otherwise: resources.weights is not nccl")
-        async for said in self.hands.over(request, context.peer()):
-            yield said
+        if self.hand_overs is None:
+            raise InvalidInput(
+                "this run's recipe hands weights over otherwise: resources.weights is not nccl"
+            )
+        async for response in self.hand_overs.serve(request, context.peer()):
+            yield response
 
     async def EstimateAdvantages(
         self, request: messages.EstimateAdvantagesRequest, context: Any
     ) -> messages.EstimateAdvantagesResponse:
-        estimator = _estimator(request.estimator_json) if request.estimator_json or self.learner is None else None
-        groups = await asyncio.to_thread(grouped, request.trees)  # of many trees it takes seconds
+        estimator = None
+        if request.estimator_json or self.learner is None:
+            estimator = _estimator(request.estimator_json)
+        groups = await asyncio.to_thread(grouped, request.trees)  # seconds for many trees
         if self.learner is None:
             assert estimator is not None
-            credits = await asyncio.to_thread(credited, groups, estimator, _of_any_age)
+            credits = await asyncio.to_thread(credited, groups, estimator, replay.none_stale)
         else:
-            credits = await self.learner.credited(groups, estimator)
-        return messages.EstimateAdvantagesResponse(advantages=await asyncio.to_thread(_segments, credits))
+            credits = await self.learner.preparer.credited(groups, estimator)
+        advantages = await asyncio.to_thread(_segments, credits)
+        return messages.EstimateAdvantagesResponse(advantages=advantages)
 
 
-def pieces(weights: WeightFolder, digest: bytes, offset: int) -> Iterator[messages.FetchWeightsResponse]:
-    """A version's bytes from an offset on. The open file outlives its name, so a long fetch ends well."""
+def pieces(
+    weights: WeightFolder, digest: bytes, offset: int
+) -> Iterator[messages.FetchWeightsResponse]:
+    """Yield a version's bytes from an offset on.
+
+    The open file outlives its name, so a long fetch ends well. Raises InvalidInput for an offset
+    beyond the end, NotFound for a version that is gone.
+    """
     manifest = weights.find(digest)
     if offset > manifest.bytes:
-        raise InvalidInput(f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}")
+        raise InvalidInput(
+            f"offset {offset} is beyond the {manifest.bytes} bytes of weights {digest.hex()[:12]}"
+        )
     text = manifest.to_json()
     with lock.held(manifest.manifest_path) as file:
         while offset < manifest.bytes or text:
             data = os.pread(file.fileno(), PIECE_BYTES, offset)
             if not data and offset < manifest.bytes:
                 raise TemporaryError(
-                    f"{manifest.path} ends at byte {offset} of {manifest.bytes}; fetch the newest policy instead"
+                    f"{manifest.path} ends at byte {offset} of {manifest.bytes};"
+                    " fetch the newest policy instead"
                 )
-            yield messages.FetchWeightsResponse(offset=offset, data=data, total=manifest.bytes, manifest_json=text)
-            offset, text = offset + len(data), ""
+            yield messages.FetchWeightsResponse(
+                offset=offset, data=data, total=manifest.bytes, manifest_json=text
+            )
+            offset += len(data)
+            text = ""  # the first piece alone carries the manifest
 
 
 def _estimator(text: str) -> Estimator:
-    """The estimator named in a request, which whitens the batch only if it is told to."""
+    """Return the estimator of a request, which whitens the batch only if its settings say so."""
     try:
-        said = json.loads(text)
-        name, settings = said["name"], said.get("settings", {})
+        parsed = json.loads(text)
+        name, settings = parsed["name"], parsed.get("settings", {})
         if not isinstance(name, str) or not isinstance(settings, dict):
             raise ValueError("not of the right kinds")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidInput(f"estimator_json {text!r} must be {{'name': …, 'settings': {{…}}}} as JSON") from None
+        raise InvalidInput(
+            f"estimator_json {text!r} must be {{'name': …, 'settings': {{…}}}} as JSON"
+        ) from None
     known = getattr(registry.find("optimise", name), "__dataclass_fields__", {})
-    return registry.estimator(name, ({"whiten": False} if "whiten" in known else {}) | settings)  # type: ignore[no-any-return]
-
-
-def _of_any_age(_tree: Tree, _leaf: Leaf) -> bool:
-    return False
+    defaults = {"whiten": False} if "whiten" in known else {}
+    return registry.estimator(name, defaults | settings)  # type: ignore[no-any-return]
 
 
 def grouped(trees: Iterable[tree_pb2.Tree]) -> list[tuple[str, list[ScoredTree]]]:
-    """The trees of a request: those of one group are compared, and all are one batch. Raises InvalidInput for a tree that
-    is given twice."""
+    """Return the trees of a request by group; all groups are one batch.
+
+    Raises InvalidInput for a tree that is given twice.
+    """
     groups: dict[str, list[tree_pb2.Tree]] = {}
-    seen: set[bytes] = set()
+    tree_ids: set[bytes] = set()
     for tree in trees:
-        if tree.spec.tree_id in seen:
-            raise InvalidInput(f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice: send it once")
-        seen.add(tree.spec.tree_id)
+        if tree.spec.tree_id in tree_ids:
+            raise InvalidInput(
+                f"tree {tree.spec.tree_id.hex()} is given twice; its leaves would count twice:"
+                " send it once"
+            )
+        tree_ids.add(tree.spec.tree_id)
         groups.setdefault(tree.spec.group_id, []).append(tree)
-    return [(group_id, [from_store.scored_tree(t) for t in members]) for group_id, members in groups.items()]
+    return [
+        (group_id, [from_store.scored_tree(tree) for tree in members])
+        for group_id, members in groups.items()
+    ]
 
 
 def _segments(credits: Iterable[Credit]) -> list[messages.SegmentAdvantage]:
-    """Credit of each segment, as `banyan advantages` says it."""
+    """Return the credit of each segment, as `banyan advantages` prints it."""
     return [
         _segment(view.tree.tree_id, line)
-        for found in credits
-        for index, view in enumerate(found.group.trees)
-        for line in explain.lines(found, index)
+        for credit in credits
+        for index, view in enumerate(credit.group.trees)
+        for line in explain.lines(credit, index)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The store over gRPC. A store that restarts is waited for; every call has a deadline."""
+"""The treestore over gRPC: calls have a deadline, and wait for a store that restarts."""
 
 import asyncio
 import json
@@ -35,7 +35,9 @@ _STREAM_DEADLINE_S = 120.0
 class GrpcStore:
     """Implements ports.Store for one run."""
 
-    def __init__(self, channel: grpc.aio.Channel, run_id: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, run_id: str, patience_s: float = PATIENCE_S
+    ) -> None:
         self._trees: Any = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs: Any = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
         self._run_id, self._patience_s = run_id, patience_s
@@ -56,32 +58,42 @@ class GrpcStore:
         return answer.epoch, answer.next_ordinal
 
     async def ready(self, limit: int) -> tuple[list[Ready], int | None]:
-        request = treestore_service_pb2.ReadyGroupsRequest(run_id=self._run_id, use=USE, limit=limit)
+        request = treestore_service_pb2.ReadyGroupsRequest(
+            run_id=self._run_id, use=USE, limit=limit
+        )
         answer = await self._call(self._trees.ReadyGroups, request)
-        groups = [Ready(g.group_id, g.ordinal, tuple(g.tree_ids)) for g in answer.groups]
+        groups = [
+            Ready(group.group_id, group.ordinal, tuple(group.tree_ids)) for group in answer.groups
+        ]
         return groups, answer.oldest_open if answer.HasField("oldest_open") else None
 
     async def trees(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
-        found: dict[bytes, tree_pb2.Tree] = {}
+        by_id: dict[bytes, tree_pb2.Tree] = {}
         for start in range(0, len(tree_ids), _TREES_AT_ONCE):
             for tree in await self._stream(tree_ids[start : start + _TREES_AT_ONCE]):
-                found[tree.spec.tree_id] = tree
-        missing = [t.hex()[:12] for t in tree_ids if t not in found]
+                by_id[tree.spec.tree_id] = tree
+        missing = [tree_id.hex()[:12] for tree_id in tree_ids if tree_id not in by_id]
         if missing:
-            raise NotFound(f"the store does not hold {len(missing)} trees of run {self._run_id}, such as {missing[0]}")
-        return [found[t] for t in tree_ids]
+            raise NotFound(
+                f"the store does not hold {len(missing)} trees of run {self._run_id},"
+                f" such as {missing[0]}"
+            )
+        return [by_id[tree_id] for tree_id in tree_ids]
 
     async def _stream(self, tree_ids: Sequence[bytes]) -> list[tree_pb2.Tree]:
-        wanted = treestore_service_pb2.TreeFilter(run_id=self._run_id, tree_ids=tree_ids, limit=len(tree_ids))
+        wanted = treestore_service_pb2.TreeFilter(
+            run_id=self._run_id, tree_ids=tree_ids, limit=len(tree_ids)
+        )
         request = treestore_service_pb2.StreamTreesRequest(filter=wanted)
         end = time.monotonic() + self._patience_s
         while True:
             try:
-                return [answer.tree async for answer in self._trees.StreamTrees(request, timeout=_STREAM_DEADLINE_S)]
+                answers = self._trees.StreamTrees(request, timeout=_STREAM_DEADLINE_S)
+                return [answer.tree async for answer in answers]
             except grpc.RpcError as error:
-                meant = error_of(error, "StreamTrees")
-                if meant.reason != Reason.UNAVAILABLE or time.monotonic() > end:
-                    raise meant from None
+                meaning = error_of(error, "StreamTrees")
+                if meaning.reason != Reason.UNAVAILABLE or time.monotonic() > end:
+                    raise meaning from None
             await asyncio.sleep(0.25)
 
     async def replays(self, wanted: Wanted) -> tuple[Replayed, ...]:
@@ -95,7 +107,10 @@ class GrpcStore:
             before_batch=wanted.batch,
             first_batch=wanted.first_batch,
             capacity=replay.capacity,
-            failed=[treestore_service_pb2.FailedGroup(group_id=g, row_digest=row) for g, row in wanted.failed],
+            failed=[
+                treestore_service_pb2.FailedGroup(group_id=group_id, row_digest=row_digest)
+                for group_id, row_digest in wanted.failed
+            ],
             right=replay.right,
         )
         return _replayed((await self._call(self._trees.SampleReplay, request)).trees)
@@ -115,7 +130,7 @@ class GrpcStore:
             use=USE,
             group_ids=group_ids,
             summary_json=json.dumps(summary, sort_keys=True),
-            replayed=[_to_wire(one) for one in replayed],
+            replayed=[_to_wire(tree) for tree in replayed],
         )
         await self._call(self._trees.CommitBatch, request)
 
@@ -125,39 +140,55 @@ class GrpcStore:
         if not answer.HasField("batch"):
             return None
         batch = answer.batch
-        summary = json.loads(batch.summary_json) if batch.summary_json else {}
-        again = _replayed(batch.replayed)
-        return StoredBatch(batch.ordinal, tuple(batch.group_ids), tuple(batch.tree_ids), summary, again, batch.set_aside)
+        return StoredBatch(
+            ordinal=batch.ordinal,
+            group_ids=tuple(batch.group_ids),
+            tree_ids=tuple(batch.tree_ids),
+            summary=json.loads(batch.summary_json) if batch.summary_json else {},
+            replayed=_replayed(batch.replayed),
+            set_aside=batch.set_aside,
+        )
 
     async def note_failure(self, ordinal: int, epoch: int, cause: str) -> int:
         request = treestore_service_pb2.NoteFailureRequest(
             run_id=self._run_id, ordinal=ordinal, learner_epoch=epoch, cause=cause
         )
-        answer: treestore_service_pb2.NoteFailureResponse = await self._call(self._trees.NoteFailure, request)
+        answer: treestore_service_pb2.NoteFailureResponse
+        answer = await self._call(self._trees.NoteFailure, request)
         return answer.failures
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
-        all_of_them: list[runstore_service_pb2.StoredPolicy] = []
+        policies: list[runstore_service_pb2.StoredPolicy] = []
         request = runstore_service_pb2.ReadPoliciesRequest(run_id=self._run_id, abandoned=True)
-        while found := list((await self._call(self._runs.ReadPolicies, request)).policies):
-            all_of_them += found
-            request.after = found[-1].number
-        return all_of_them
+        while page := list((await self._call(self._runs.ReadPolicies, request)).policies):
+            policies += page
+            request.after = page[-1].number
+        return policies
 
     async def evaluations(self) -> tuple[int, list[runstore_service_pb2.EvalProgress]]:
-        """The newest step, and how the run's evaluations stand."""
+        """Return the newest step, and the progress of the run's evaluations."""
         request = runstore_service_pb2.ReadProgressRequest(run_id=self._run_id)
         answer = await rpc.call(self._runs.ReadProgress, request, deadline_s=5.0)
         return answer.step, list(answer.evals)
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
-        await self._call(self._runs.PutPolicy, runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed))
+        request = runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed)
+        await self._call(self._runs.PutPolicy, request)
 
 
 def _replayed(trees: Iterable[treestore_service_pb2.ReplayedTree]) -> tuple[Replayed, ...]:
-    return tuple(Replayed(t.tree_id, t.group_id, leaf_from_wire(t.leaf) if t.HasField("leaf") else None) for t in trees)
+    return tuple(
+        Replayed(
+            tree_id=tree.tree_id,
+            group_id=tree.group_id,
+            leaf=leaf_from_wire(tree.leaf) if tree.HasField("leaf") else None,
+        )
+        for tree in trees
+    )
 
 
-def _to_wire(one: Replayed) -> treestore_service_pb2.ReplayedTree:
-    leaf = None if one.leaf is None else leaf_to_wire(one.leaf)
-    return treestore_service_pb2.ReplayedTree(tree_id=one.tree_id, group_id=one.group_id, leaf=leaf)
+def _to_wire(tree: Replayed) -> treestore_service_pb2.ReplayedTree:
+    leaf = None if tree.leaf is None else leaf_to_wire(tree.leaf)
+    return treestore_service_pb2.ReplayedTree(
+        tree_id=tree.tree_id, group_id=tree.group_id, leaf=leaf
+    )

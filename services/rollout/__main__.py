@@ -15,7 +15,8 @@ from services.chassis.process import cores, process, settings
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness
 from services.rollout.clients import subscriptions
-from services.rollout.clients.treestore import GrpcStore, HandOvers, WeightServer
+from services.rollout.clients.learner import HandOverClient, WeightClient
+from services.rollout.clients.treestore import GrpcStore
 from services.rollout.engines.factory import maker
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.config import NodeConfig
@@ -24,94 +25,126 @@ from services.rollout.ports import Source
 from services.rollout.server import NAME, RolloutServer, adder
 from services.rollout.settings import Settings
 from services.rollout.weights import collective
-from services.rollout.weights.collective import Handed
-from services.rollout.weights.delta_fetch import Rebuilder, asker
+from services.rollout.weights.collective import CollectiveWeights
+from services.rollout.weights.delta_fetch import Rebuilder, whole_requester
 from services.rollout.weights.fetch import Weights
 
 
 async def run(stop: asyncio.Event) -> None:
-    """The node until `stop`, a drain, or (joined) the end of the run."""
-    given = settings.read(Settings)
-    root = given.store_tls_root.read_bytes() if given.store_tls_root else None
-    secret = "" if given.joined else given.secret  # a joined node's own secret opens its own port only
+    """Run the node until `stop`, a drain, or (joined) the end of the run."""
+    own = settings.read(Settings)
+    # A joined node's own secret opens only its own port.
     channel = rpc.channel(
-        given.store, secret=secret, root_pem=root, token=given.store_token, target_name=given.store_tls_name
+        own.store,
+        secret="" if own.joined else own.secret,
+        root_pem=own.store_tls_root.read_bytes() if own.store_tls_root else None,
+        token=own.store_token,
+        target_name=own.store_tls_name,
     )
-    bus = await _bus(given)
+    bus = await _bus(own)
     try:
-        store = GrpcStore(channel, given.run, given.node_id, given.joined)
+        store = GrpcStore(channel, own.run, own.node_id, own.joined)
         recipe = Recipe.model_validate_json((await store.run()).recipe_json)
         await store.begin()
-        if not given.joined:
+        if not own.joined:
             await bus.ensure_streams()
-        weights = _weights(given, recipe, channel, bus)
-        await _serve(given, recipe, store, bus, weights, stop)
+        if recipe.resources.engine == "torch":  # vLLM places its threads itself
+            torch_environment.bind(os.environ, own.threads)
+        thread = EngineThread(
+            maker(recipe, own.threads),
+            lockstep=recipe.deterministic,
+            before_step=_before_step(own, recipe),
+        )
+        node = await _node(own, recipe, thread, store=store, bus=bus, channel=channel)
+        await _serve(own, node, thread, stop)
     finally:
         await channel.close(None)
         await bus.close()
 
 
-def _weights(given: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Source:
-    folder, resources = given.state / "weights" / given.node_id, recipe.resources
-    if (
-        given.joined
-    ):  # it may not read the object store; and whatever a far host says of its paths, this host's are not meant
-        return Weights(folder, WeightServer(channel).fetch, local=False)
+async def _bus(own: Settings) -> Bus:
+    return await Bus.connect(
+        own.nats,
+        f"rollout-{own.node_id}",
+        creds=own.nats_creds,
+        inbox_prefix=own.nats_inbox,
+        tls_root=own.nats_tls_root,
+        tls_name=own.nats_tls_name,
+    )
+
+
+async def _node(
+    own: Settings,
+    recipe: Recipe,
+    thread: EngineThread,
+    *,
+    store: GrpcStore,
+    bus: Bus,
+    channel: grpc.aio.Channel,
+) -> Node:
+    resources = recipe.resources
+    config = NodeConfig(
+        run_id=own.run,
+        node_id=own.node_id,
+        max_branches=resources.max_branches,
+        joined=own.joined,
+        lockstep=recipe.deterministic,
+        policy_wait_s=own.policy_wait_s,
+        segment_deadline_s=own.segment_deadline_s,
+        drain_s=own.drain_s,
+        refresh_s=resources.drain_s if resources.refresh == "drain" else 0.0,
+    )
+    drops_growing = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
+    hears_closings = drops_growing and not own.joined
+    weights = _weights(own, recipe, channel, bus) if resources.engine != "scripted" else None
+    return Node(
+        config,
+        store,
+        bus,
+        await subscriptions.assignments(bus, own.run, own.growth_consumer),
+        thread=thread,
+        weights=weights,
+        triggers=subscriptions.policy_events(bus, own.run),
+        closings=subscriptions.closed_events(bus, own.run) if hears_closings else None,
+    )
+
+
+def _weights(own: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Source:
+    folder, resources = own.state / "weights" / own.node_id, recipe.resources
+    if own.joined:
+        # It has no right to the object store, and paths of a far host mean nothing on this one.
+        return Weights(folder, WeightClient(channel).fetch, local=False)
     if resources.weights == "nccl":
         workers = collective.workers(resources)
-        return Handed(folder, HandOvers(given.node_id, workers, given.secret).ask, workers)
-    fetch = WeightServer(secret=given.secret).fetch
+        client = HandOverClient(own.node_id, workers, own.secret)
+        return CollectiveWeights(folder, client.hand_over, workers)
+    fetch = WeightClient(secret=own.secret).fetch
     if resources.weights == "nats":
-        rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(given.run)), asker(bus, given.run, given.node_id))
-        return Weights(folder, fetch if resources.weights_fallback == "fetch" else None, rebuilder=rebuilder)
+        rebuilder = Rebuilder(
+            Bucket(bus.client, subjects.weights_bucket(own.run)),
+            whole_requester(bus, own.run, own.node_id),
+        )
+        fallback = fetch if resources.weights_fallback == "fetch" else None
+        return Weights(folder, fallback, rebuilder=rebuilder)
     return Weights(folder, fetch)
 
 
-def _settling(given: Settings, recipe: Recipe) -> Callable[[], None]:
+def _before_step(own: Settings, recipe: Recipe) -> Callable[[], None]:
+    """Return the function that adapts the torch threads of the engine before each step."""
     if recipe.resources.engine != "torch":  # vLLM's threads are its own, and a script has none
         return lambda: None
-    return cores.follow(cores.CoreShare(given.threads_file, given.threads))
+    return cores.follow(cores.CoreShare(own.threads_file, own.threads))
 
 
-async def _bus(given: Settings) -> Bus:
-    return await Bus.connect(
-        given.nats,
-        f"rollout-{given.node_id}",
-        creds=given.nats_creds,
-        inbox_prefix=given.nats_inbox,
-        tls_root=given.nats_tls_root,
-        tls_name=given.nats_tls_name,
-    )
-
-
-async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, weights: Source, stop: asyncio.Event) -> None:
-    plan = NodeConfig(
-        run_id=given.run,
-        node_id=given.node_id,
-        max_branches=recipe.resources.max_branches,
-        joined=given.joined,
-        lockstep=recipe.deterministic,
-        policy_wait_s=given.policy_wait_s,
-        segment_deadline_s=given.segment_deadline_s,
-        drain_s=given.drain_s,
-        refresh_s=recipe.resources.drain_s if recipe.resources.refresh == "drain" else 0.0,
-    )
-    if recipe.resources.engine == "torch":  # vLLM places its threads itself
-        torch_environment.bind(os.environ, given.threads)
-    thread = EngineThread(maker(recipe, given.threads), lockstep=recipe.deterministic, before_step=_settling(given, recipe))
-    queue = await subscriptions.assignments(bus, given.run, given.growth_consumer)
-    files = None if recipe.resources.engine == "scripted" else weights
-    spare = recipe.control.redundancy > 0 or recipe.control.stale_groups == "drop"
-    closings = subscriptions.closed_events(bus, given.run) if spare and not given.joined else None
-    node = Node(plan, store, bus, queue, thread, files, subscriptions.policy_events(bus, given.run), closings)
+async def _serve(own: Settings, node: Node, thread: EngineThread, stop: asyncio.Event) -> None:
     liveness = Liveness()
     liveness.add(thread.pulse, *node.pulses)
     server = await rpc.serve(
-        given.listen,
+        own.listen,
         [adder(RolloutServer(node, thread))],
         [NAME],
-        secret=given.secret,
-        secret_file=given.secret_file,
+        secret=own.secret,
+        secret_file=own.secret_file,
         liveness=liveness,
     )
     try:
@@ -125,7 +158,7 @@ async def _serve(given: Settings, recipe: Recipe, store: GrpcStore, bus: Bus, we
 
 
 def main() -> None:
-    """Runs the node until it is told to stop."""
+    """Run the node until it is stopped."""
     torch_environment.settle(os.environ)  # the engine's thread imports torch, long after this
     process.main("rollout", run)
 

@@ -1,4 +1,4 @@
-"""What a node asks of the outside: the store, the log, and a queue of assignments."""
+"""Interfaces of a node to the outside: the store, the log, and a queue of assignments."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,96 +9,135 @@ from typing import Protocol
 from google.protobuf.message import Message
 
 from banyan.v1 import runstore_service_pb2, tree_pb2
+from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.policy_selection import Published
+from services.rollout.growth.scores import LeafScore
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim on a tree, with the tree so far, and the traceparent of its first claim. Epoch 0: there is nothing to grow."""
+    """A claim on a tree.
+
+    epoch: fencing epoch; 0 if there is nothing to grow.
+    tree: the tree so far.
+    first_traceparent: trace context of the tree's first claim.
+    """
 
     epoch: int
     tree: tree_pb2.Tree
-    first: str = ""
+    first_traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What the store has of a claim's segments."""
+    """The part of a claim's events that the store has.
+
+    missing: ids of segments that it lacks.
+    grown: whether it has the end of growth.
+    refused: reasons of refused segments.
+    """
 
     missing: frozenset[bytes]
     grown: bool
-    refused: tuple[str, ...]  # reasons
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """All scores of a tree, and the room that control gave it, if it did."""
+    """The news of a tree that waits.
 
-    scores: Sequence[tree_pb2.ScoredLeaf]
-    room: tree_pb2.TreeRoom | None = None
+    scores: all its scores.
+    grant: its newest growth budget, if control granted any.
+    """
+
+    scores: Sequence[LeafScore]
+    grant: BudgetGrant | None = None
 
 
 class Store(Protocol):
-    """The tree store, as a node of one run needs it. All calls raise BanyanError."""
+    """The tree store, for a node of one run. All calls raise BanyanError."""
 
     async def run(self) -> runstore_service_pb2.Run:
-        """The run with its recipe."""
+        """Return the run with its recipe."""
         ...
 
     async def policies(self) -> list[Published]:
-        """Policies that are not abandoned, oldest first."""
+        """Return the policies that are not abandoned, oldest first."""
         ...
 
     async def claim(self, tree_id: bytes, ticket: int, traceparent: str = "") -> Claim:
-        """Takes a tree, or resumes it. `traceparent`: of the span of this claim."""
+        """Claim a tree, to begin or to resume it.
+
+        ticket: ticket of the assignment.
+        traceparent: trace context of this claim.
+        """
         ...
 
     async def renew(self, tree_id: bytes, epoch: int) -> None:
-        """Keeps a claim. Raises Refused with STALE_EPOCH or NOT_GROWING."""
+        """Renew a claim. Raises Refused with STALE_EPOCH or NOT_GROWING."""
         ...
 
-    async def give_back(self, tree_id: bytes, epoch: int, reason: str) -> None:
-        """Ends a claim without an attempt being counted."""
+    async def return_tree(self, tree_id: bytes, epoch: int, reason: str) -> None:
+        """End a claim without an attempt being counted."""
         ...
 
-    async def ingested(self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float) -> Ingested:
-        """Waits until segments and TreeGrown are stored, or the deadline."""
+    async def await_ingested(
+        self, tree_id: bytes, epoch: int, segments: Sequence[bytes], deadline_s: float
+    ) -> Ingested:
+        """Wait until segments and the end of growth are stored, or until the deadline."""
         ...
 
-    async def awaited(self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float) -> Awaited:
-        """What came for a tree, once there are more scores than `known`, a room of a later round than `round` (None: rooms
-        do not count), or the deadline has passed."""
+    async def await_scores(
+        self, tree_id: bytes, epoch: int, known: int, round: int | None, deadline_s: float
+    ) -> Awaited:
+        """Wait for news of a tree, or until the deadline.
+
+        known: number of known scores; more of them are news.
+        round: known round of the growth budget; a later one is news. None if budgets are not.
+        """
         ...
 
     async def put_blob(self, tree_id: bytes, epoch: int, data: bytes) -> None:
-        """Gives the store a segment that is too large for a message."""
+        """Store a segment that is too large for a message."""
         ...
 
     async def present(self, trees: int, leaving: bool = False) -> None:
-        """Notes that this node is there, or that it leaves."""
+        """Record that this node is there, or that it leaves.
+
+        trees: number of trees that it has grown.
+        """
         ...
 
 
 class Source(Protocol):
-    """Where a node has the weights of policies from."""
+    """The source of a node's weights."""
 
     def held(self, published: Published) -> AbstractAsyncContextManager[Path]:
-        """Manifest of a policy's weights, there to be taken while it is held. Raises BanyanError; another try may help."""
+        """Provide the manifest of a policy's weights, which stay in place within the block.
+
+        Raises BanyanError; another try may help.
+        """
         ...
 
 
 class Log(Protocol):
-    """Where events go."""
+    """The log of events."""
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
-        """Publishes and waits for the ack."""
+        """Publish a message and wait for the broker's acknowledgement."""
         ...
 
 
 class Delivery(Protocol):
-    """One delivery of an assignment."""
+    """A delivery of an assignment."""
 
     @property
     def data(self) -> bytes: ...
@@ -119,9 +158,9 @@ class Assignments(Protocol):
     """The queue of assignments."""
 
     async def fetch(self, batch: int, timeout_s: float) -> Sequence[Delivery]:
-        """Up to `batch` assignments; none after `timeout_s`."""
+        """Return up to `batch` assignments; none if none came within `timeout_s`."""
         ...
 
     async def close(self) -> None:
-        """Asks for no more, and gives back what was not fetched."""
+        """Ask for no more, and hand back what was not fetched."""
         ...

@@ -10,7 +10,7 @@ import numpy as np
 
 from banyan.draws import key
 from banyan.errors import InvalidInput
-from banyan.segment import Sampling
+from banyan.segment import IntTokens, Sampling
 from banyan.v1 import rollout_service_pb2, rollout_service_pb2_grpc, tree_pb2
 from banyan.wire import segments
 from banyan.wire.segments import policy_to_wire
@@ -24,7 +24,7 @@ _WAIT_S = 600.0
 
 
 class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
-    """Speaks for a node."""
+    """The service of one node."""
 
     def __init__(self, node: Node, thread: EngineThread) -> None:
         self._node, self._thread = node, thread
@@ -33,77 +33,94 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
     async def Expand(
         self, request: rollout_service_pb2.RolloutServiceExpandRequest, context: Any
     ) -> AsyncIterator[rollout_service_pb2.RolloutServiceExpandResponse]:
-        """Samples continuations of a prefix, each as it ends."""
+        """Sample continuations of a prefix; yield each as it ends."""
         sampling = segments.sampling_from_wire(request.sampling)
         if not 1 <= request.branches <= _MOST_BRANCHES or not request.tokens:
-            raise InvalidInput(f"Expand needs 1..{_MOST_BRANCHES} branches and a prefix, got {request.branches} branches")
-        asked = self._requests(np.array(request.tokens, np.int32), sampling, request.branches)
-        ended: asyncio.Queue[Sampled] = asyncio.Queue(len(asked))
-        self._node.visitors.update({r.key: ended for r in asked})
+            raise InvalidInput(
+                f"Expand needs 1..{_MOST_BRANCHES} branches and a prefix,"
+                f" got {request.branches} branches"
+            )
+        prefix_P = np.array(request.tokens, np.int32)
+        requests = self._requests(prefix_P, sampling, request.branches)
+        keys = [request.key for request in requests]
+        ended: asyncio.Queue[Sampled] = asyncio.Queue(len(requests))
+        visitors = self._node.executor.visitors
+        visitors.update(dict.fromkeys(keys, ended))
         try:
-            for refusal in await asyncio.wrap_future(self._thread.submit(asked)):
+            for refusal in await asyncio.wrap_future(self._thread.submit(requests)):
                 raise InvalidInput(refusal.reason)
-            for _ in asked:
+            for _ in requests:
                 async with asyncio.timeout(_WAIT_S):
-                    sampled = await ended.get()
-                yield self._response(sampled)
+                    sample = await ended.get()
+                yield self._response(sample)
         finally:
-            for r in asked:
-                self._node.visitors.pop(r.key, None)
-            await self._thread.abort([r.key for r in asked])
-
-    def _requests(self, prefix: Any, sampling: Sampling, branches: int) -> list[Request]:
-        call = next(self._calls)
-        keys = [("expand", call, branch) for branch in range(branches)]
-        return [Request(k, prefix, key(sampling.seed, "expand", k[2]), sampling) for k in keys]
-
-    def _response(self, sampled: Sampled) -> rollout_service_pb2.RolloutServiceExpandResponse:
-        assert isinstance(sampled.key, tuple)
-        return rollout_service_pb2.RolloutServiceExpandResponse(
-            branch=sampled.key[2],
-            tokens=sampled.tokens_T.tolist(),
-            logprobs=sampled.logprobs_T.tolist(),
-            finish=tree_pb2.SegmentFinish.ValueType(sampled.finish),
-            text=self._thread.tokenizer.decode(sampled.tokens_T),
-        )
+            for request_key in keys:
+                visitors.pop(request_key, None)
+            await self._thread.abort(keys)
 
     async def LogProbs(
         self, request: rollout_service_pb2.LogProbsRequest, context: Any
     ) -> rollout_service_pb2.LogProbsResponse:
-        """Log-probs of given tokens under the policy in use."""
-        tokens = np.array(request.tokens, np.int32)
-        values = await self._thread.logprobs(tokens, request.first, request.temperature)
-        return rollout_service_pb2.LogProbsResponse(logprobs=values.tolist(), policy=self._policy())
+        """Return log-probs of the given tokens under the policy in use."""
+        tokens_T = np.array(request.tokens, np.int32)
+        logprobs = await self._thread.logprobs(tokens_T, request.first, request.temperature)
+        return rollout_service_pb2.LogProbsResponse(
+            logprobs=logprobs.tolist(), policy=self._policy()
+        )
 
     async def GetStatus(
         self, request: rollout_service_pb2.RolloutServiceGetStatusRequest, context: Any
     ) -> rollout_service_pb2.RolloutServiceGetStatusResponse:
-        """What the node does."""
+        """Return the state of the node."""
         stats = await self._thread.stats()
         return rollout_service_pb2.RolloutServiceGetStatusResponse(
-            node_id=self._node.plan.node_id,
-            run_id=self._node.plan.run_id,
+            node_id=self._node.config.node_id,
+            run_id=self._node.config.run_id,
             policy=self._policy(),
             trees=len(self._node.trees),
             branches=stats.running,
             sampled_tokens=stats.sampled_tokens,
             prefilled_tokens=stats.prefilled_tokens,
             cached_tokens=stats.cached_tokens,
-            draining=self._node.draining,
+            draining=self._node.trees.draining,
         )
 
-    async def Drain(self, request: rollout_service_pb2.DrainRequest, context: Any) -> rollout_service_pb2.DrainResponse:
-        """Hands the trees back; then the node ends."""
-        returned = await self._node.drain(request.deadline_ms / 1000 or self._node.plan.drain_s)
+    async def Drain(
+        self, request: rollout_service_pb2.DrainRequest, context: Any
+    ) -> rollout_service_pb2.DrainResponse:
+        """Return the trees of the node, which then ends."""
+        deadline_s = request.deadline_ms / 1000 or self._node.config.drain_s
+        returned = await self._node.drain(deadline_s)
         return rollout_service_pb2.DrainResponse(returned=returned)
+
+    def _requests(self, prefix_P: IntTokens, sampling: Sampling, branches: int) -> list[Request]:
+        call = next(self._calls)
+        return [
+            Request(
+                key=("expand", call, branch),
+                prefix_P=prefix_P,
+                draw_key=key(sampling.seed, "expand", branch),
+                sampling=sampling,
+            )
+            for branch in range(branches)
+        ]
+
+    def _response(self, sample: Sampled) -> rollout_service_pb2.RolloutServiceExpandResponse:
+        assert isinstance(sample.key, tuple)
+        return rollout_service_pb2.RolloutServiceExpandResponse(
+            branch=sample.key[2],
+            tokens=sample.tokens_T.tolist(),
+            logprobs=sample.logprobs_T.tolist(),
+            finish=tree_pb2.SegmentFinish.ValueType(sample.finish),
+            text=self._thread.tokenizer.decode(sample.tokens_T),
+        )
 
     def _policy(self) -> tree_pb2.PolicyRef | None:
         loaded = self._node.refresher.loaded
-        if loaded is None:
-            return None
-        return policy_to_wire(loaded)
+        return policy_to_wire(loaded) if loaded is not None else None
 
 
 def adder(server: RolloutServer) -> Callable[[grpc.aio.Server], None]:
-    """What puts the service onto a gRPC server."""
-    return lambda grpc_server: rollout_service_pb2_grpc.add_RolloutServiceServicer_to_server(server, grpc_server)
+    """Return a function that adds the service to a gRPC server."""
+    add = rollout_service_pb2_grpc.add_RolloutServiceServicer_to_server
+    return lambda grpc_server: add(server, grpc_server)

@@ -8,24 +8,29 @@ from services.chassis.process.settings import Settings as Shared
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Shared):
-    """Which run the node serves, as whom, and how it reaches the store. What it samples with is in the run's recipe."""
+    """The run that the node serves, its name, and its ways to the store and NATS.
+
+    Everything about sampling is in the run's recipe.
+    """
 
     run: str
     """Id of the run."""
     node_id: str = "rollout-0"
-    """Name of this node; in every segment that it makes."""
+    """Name of this node, which is in every segment that it makes."""
     threads: int | None = None
     """Torch threads; empty for torch's own choice. The launcher divides the cores."""
     threads_file: Path | None = None
-    """File in which the launcher writes another number of threads while the process runs; empty for one that does not."""
+    """File in which the launcher changes the number of threads while the process runs; empty for
+    none."""
     policy_wait_s: float = 30.0
-    """How long a claimed tree waits for a policy that may sample it, before it is handed back."""
+    """Time that a claimed tree waits for a policy that may sample it, before it is returned."""
     segment_deadline_s: float = 120.0
-    """How long a tree may stand still before its claim is no longer kept."""
+    """Time that a tree may stand still before its claim is no longer renewed."""
     drain_s: float = 8.0
-    """Time to hand trees back when the node ends; less than the launcher's grace."""
+    """Time to return trees when the node ends; less than the launcher's grace."""
     joined: bool = False
-    """Whether the node came by `banyan join`: then it ends with the run, and gets weights through the gateway."""
+    """Whether the node came by `banyan join`: it then ends with the run and gets weights through
+    the gateway."""
     store_tls_root: Path | None = None
     """PEM file of the only certificate to trust for the store's address; empty for no TLS."""
     store_tls_name: str = ""

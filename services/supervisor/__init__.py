@@ -1,1 +1,4 @@
-"""The one parent of all processes of the embedded mode (PROTOCOL 7)."""
+"""The parent of all processes of the embedded mode.
+
+docs/protocol.md, Processes of the embedded mode.
+"""

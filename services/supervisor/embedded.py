@@ -1,4 +1,4 @@
-"""Brings the embedded mode up on a state folder and takes it down again."""
+"""The embedded mode: the whole system on one state folder."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -16,18 +16,25 @@ from services.supervisor.watch import Patience
 
 @contextlib.asynccontextmanager
 async def embedded(
-    path: Path, *, join_listen: str = "", extra: Mapping[str, str] | None = None, patience: Patience | None = None
+    path: Path,
+    *,
+    join_listen: str = "",
+    extra: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
 ) -> AsyncIterator[Supervisor]:
-    """A running system on `path`. With `join_listen`, host:port, gateway and NATS are open to nodes that join, with TLS.
+    """Run a system on `path` until the block is left.
 
-    Raises Refused if another supervisor holds the folder, InvalidInput for an address that cannot be.
+    With `join_listen`, host:port, gateway and NATS are open to joining nodes, with TLS. Raise
+    Refused if another supervisor holds the folder, InvalidInput for an impossible address.
     """
     host, port = address(join_listen)
     state = StateFolder.open(path)
     state.lock()
     try:
         state.choose_ports(host)
-        fleet = ProcessCommands(state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra)
+        fleet = ProcessCommands(
+            state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra
+        )
         config = _nats_config(fleet)
 
         async def broker() -> Child:
@@ -45,17 +52,24 @@ async def embedded(
 
 
 def address(join_listen: str) -> tuple[str, int]:
-    """Host and port, empty and 0 without any. Raises InvalidInput."""
-    host, separator, port = join_listen.rpartition(":")
-    if join_listen and (not host or not separator or not port.isdigit() or ":" in host or int(port) > 65535):
+    """Return host and port of `--listen`; empty and 0 without it. Raise InvalidInput."""
+    if not join_listen:
+        return "", 0
+    host, _, port = join_listen.rpartition(":")
+    if not host or not port.isdigit() or ":" in host or int(port) > 65535:
         raise InvalidInput(f"--listen {join_listen!r} must be host:port, such as 10.0.0.1:7443")
-    return host, int(port or 0)
+    return host, int(port)
 
 
 def _join_address(state: StateFolder, host: str, port: int) -> str:
-    """Where nodes join; port 0 is one that stays the same, so that they find the gateway again when it is restarted."""
+    """Return the address at which nodes join.
+
+    For port 0 it stays the same, so that nodes find the gateway again after a restart.
+    """
     if port and not can_listen(host, port):
-        raise InvalidInput(f"--listen {host}:{port}: the port is in use; name another, or 0 for any")
+        raise InvalidInput(
+            f"--listen {host}:{port}: the port is in use; name another, or 0 for any"
+        )
     return f"{host}:{port or state.ports['join']}" if host else ""
 
 
@@ -63,4 +77,6 @@ def _nats_config(fleet: ProcessCommands) -> Path:
     state = fleet.state
     listen = f"{fleet.nats_host}:{state.ports['nats']}"
     identity = tls.identity(state.path) if fleet.join_listen else None
-    return nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", identity)
+    return nats_accounts.write_nats_config(
+        state.path, listen, state.path / "nats" / "jetstream", identity
+    )

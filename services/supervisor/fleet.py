@@ -1,4 +1,4 @@
-"""What the supervisor starts: the command and environment of each service. Pure."""
+"""Command and environment of each process. Pure."""
 
 import os
 from collections.abc import Mapping
@@ -12,33 +12,55 @@ from services.supervisor.state import HOST, StateFolder
 
 BASE = ("treestore", "verifier", "gateway")  # serve all runs, in order of start
 STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")
-GRACE_S = {"gateway": 5.0, "rollout": 10.0, "verifier": 5.0, "learner": 60.0, "treestore": 15.0, "nats": 10.0}
-# Until it serves a process holds nothing that is not on disk, and it may wait for another, or load a model and hear nothing.
+GRACE_S = {
+    "gateway": 5.0,
+    "rollout": 10.0,
+    "verifier": 5.0,
+    "learner": 60.0,
+    "treestore": 15.0,
+    "nats": 10.0,
+}
+# Before it serves, a process has nothing to save. It may be waiting for another process, or loading
+# a model, deaf to signals.
 LOADING_GRACE_S = 2.0
-HUNG_GRACE_S = 2.0  # for last words; who hangs holds nothing that is not on disk or will be made again
+# For last words: the work of a hung process is on disk or will be repeated.
+HUNG_GRACE_S = 2.0
 QUIET = {**torch_environment.SETTINGS, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
 class ProcessCommands:
-    """How processes are started on one state folder."""
+    """The commands of the processes of one state folder.
+
+    state: the state folder.
+    join_listen: host:port for joining nodes; empty for none.
+    nats_host: address that NATS listens on.
+    extra: environment of every process.
+    """
 
     state: StateFolder
-    join_listen: str = ""  # address for joining nodes, host:port; empty for none
-    nats_host: str = HOST  # address that NATS listens on
-    extra: Mapping[str, str] | None = None  # environment of every process
+    join_listen: str = ""
+    nats_host: str = HOST
+    extra: Mapping[str, str] | None = None
 
     def nats(self, config: Path) -> Child:
-        """The broker."""
+        """Return the broker."""
         from services.chassis.process.nats_server import binary
 
         command = [*OURS, "services.chassis.lifeline", binary(), "-c", str(config)]
         env = self._env("")
-        address, creds = env["BANYAN_NATS"], env["BANYAN_NATS_CREDS"]
-        return Child("nats", "nats", command, {}, self.state.log("nats"), health=address, creds=creds)
+        return Child(
+            name="nats",
+            service="nats",
+            command=command,
+            env={},
+            log=self.state.log("nats"),
+            health=env["BANYAN_NATS"],
+            creds=env["BANYAN_NATS_CREDS"],
+        )
 
     def base(self, service: str) -> Child:
-        """A service of all runs."""
+        """Return a service of all runs."""
         address = self.state.address(service)
         env = self._env(address)
         if service == "gateway" and self.join_listen:
@@ -46,8 +68,10 @@ class ProcessCommands:
             env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"
         return self._python(service, service, env, address)
 
-    def worker(self, run_id: str, service: str, replica: int, threads: int, port: int, ranks: int = 1) -> Child:
-        """A process of one run; a learner is told how many ranks it is to have."""
+    def worker(
+        self, run_id: str, service: str, replica: int, *, threads: int, port: int, ranks: int = 1
+    ) -> Child:
+        """Return a process of one run. A learner also gets its number of ranks."""
         name = f"{service}-{run_id}-{replica}"
         address = f"{HOST}:{port}"
         env = self._env(address) | {
@@ -64,10 +88,11 @@ class ProcessCommands:
         return child
 
     def _env(self, listen: str) -> dict[str, str]:
+        nats_host = HOST if self.nats_host == "0.0.0.0" else self.nats_host
         return {
             **QUIET,
             **(self.extra or {}),
-            "BANYAN_NATS": f"nats://{HOST if self.nats_host == '0.0.0.0' else self.nats_host}:{self.state.ports['nats']}",
+            "BANYAN_NATS": f"nats://{nats_host}:{self.state.ports['nats']}",
             "BANYAN_NATS_CREDS": str(self.state.path / "nats" / "services.creds"),
             "BANYAN_STORE": self.state.address("treestore"),
             "BANYAN_LISTEN": listen,
@@ -77,25 +102,35 @@ class ProcessCommands:
 
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:
         command = [*OURS, f"services.{service}"]
-        return Child(name, service, command, env, self.state.log(name), health=health)
+        log = self.state.log(name)
+        return Child(name=name, service=service, command=command, env=env, log=log, health=health)
 
 
 def grace_s(child: Child) -> float:
-    """How long a child may take to end before it is killed."""
+    """Return the seconds that a child may take to end before it is killed."""
     return GRACE_S[child.service] if child.state == "ready" else LOADING_GRACE_S
 
 
 def threads_for(
-    service: str, threads: int | str, max_staleness: int, rollout_nodes: int, runs: int = 1, cores: int | None = None
+    service: str,
+    threads: int | str,
+    *,
+    max_staleness: int,
+    rollout_nodes: int,
+    runs: int = 1,
+    cores: int | None = None,
 ) -> int:
-    """Torch threads of a process: all cores of its run where sampling and training take turns, else those divided.
+    """Return the Torch threads of a process.
 
-    runs: that have processes now; each has its share of the cores.
+    They are all cores of its run if sampling and training take turns, else a part of them. `runs`:
+    number of runs that have processes now; each has its share of the cores.
     """
     if isinstance(threads, int):
         return threads
     cores = max(1, (cores or len(os.sched_getaffinity(0))) // max(1, runs))
-    if service == "learner":
-        return cores if max_staleness == 0 else max(1, cores // 2)
-    share = cores if max_staleness == 0 else max(1, cores - cores // 2)
-    return max(1, share // rollout_nodes)
+    if max_staleness == 0:
+        learner, nodes = cores, cores
+    else:  # each node gets a thread before the learner gets its second
+        learner = max(1, min(cores // 2, cores - rollout_nodes))
+        nodes = cores - learner
+    return learner if service == "learner" else max(1, nodes // rollout_nodes)

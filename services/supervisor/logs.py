@@ -1,4 +1,4 @@
-"""The log files of processes stay small: one that is large is copied aside and begun anew; the oldest copy goes."""
+"""Rotation of log files: a large one is copied aside and emptied; the oldest copy goes."""
 
 import asyncio
 import contextlib
@@ -11,16 +11,16 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 16 << 20
-"""Of a log file, above which it is begun anew; a process says more than that only within `EVERY_S`."""
+"""Size of a log file above which it is rotated. It exceeds that only within `EVERY_S`."""
 KEPT = 3
-"""Copies of each, `NAME.log.1` the newest."""
+"""Copies of each file; `NAME.log.1` is the newest."""
 EVERY_S = 5.0
 
 
 @contextlib.asynccontextmanager
 async def kept_small(folder: Path) -> AsyncIterator[None]:
-    """Look after the log files of a folder inside the block."""
-    task = asyncio.create_task(_look(folder), name="log files")
+    """Rotate the log files of a folder inside the block."""
+    task = asyncio.create_task(_rotate_forever(folder), name="log files")
     try:
         yield
     finally:
@@ -29,33 +29,36 @@ async def kept_small(folder: Path) -> AsyncIterator[None]:
             await task
 
 
-async def _look(folder: Path) -> None:
+async def _rotate_forever(folder: Path) -> None:
     while True:
-        await asyncio.to_thread(look, folder)
+        await asyncio.to_thread(rotate, folder)
         await asyncio.sleep(EVERY_S)
 
 
-def look(folder: Path) -> None:
-    """One look at all log files, also of processes that are gone."""
+def rotate(folder: Path) -> None:
+    """Rotate all large log files once, also those of processes that have ended."""
     for path in sorted(folder.glob("*.log")):
         try:
             if path.stat().st_size > MOST_BYTES:
-                _begin_anew(path)
-        except OSError as error:  # a full disk, mostly: the copies that are there go first, and the next look tries again
-            log.warning("the log %s is large, and cannot be begun anew now: %s", path, error.strerror)
+                _rotate_file(path)
+        except OSError as error:
+            # Mostly a full disk: the oldest copy is deleted first, and the next turn tries again.
+            log.warning("the log %s is large, and cannot be rotated now: %s", path, error.strerror)
 
 
-def _begin_anew(path: Path) -> None:
-    """Copy a file aside and empty it. Processes append, so they go on in the same file and need not be told.
+def _rotate_file(path: Path) -> None:
+    """Copy a file aside and empty it.
 
-    What a process says between the last byte that was copied and the truncation, some microseconds, is in neither.
+    Processes append, so they go on in the same file without notice.
+
+    Bytes written between the last copied byte and the truncation, some microseconds, are lost.
     """
     copies = [path.with_name(f"{path.name}.{number}") for number in range(1, KEPT + 1)]
     copies[-1].unlink(missing_ok=True)
     aside = path.with_name(f"{path.name}.partial")
     with path.open("rb") as old, aside.open("wb") as new:
         shutil.copyfileobj(old, new)
-        shutil.copyfileobj(old, new)  # what came while the first copy was made
+        shutil.copyfileobj(old, new)  # the bytes that were appended during the first copy
         os.truncate(path, 0)
     for newer, older in zip(reversed(copies[:-1]), reversed(copies[1:]), strict=True):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Probes of whether a process lives: gRPC's health service, or for the broker a request to JetStream."""
+"""Probes of a process: gRPC's health service, or for the broker a request to JetStream."""
 
 import asyncio
 import contextlib
@@ -23,47 +23,57 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """ready: it serves. alive: all its loops and threads get on, as far as it knows itself."""
+    """The answer to a probe.
+
+    ready: it serves.
+    alive: all its loops and threads make progress, as far as it knows itself.
+    """
 
     ready: bool
     alive: bool
 
 
 class Probe(Protocol):
-    """A way to ask one process."""
+    """A way to probe one process."""
 
     async def ask(self, timeout_s: float) -> Answer | None:
-        """The answer; None if there was none in time."""
+        """Return the answer; None if there was none in time."""
         ...
 
     async def aclose(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         ...
 
 
 def probe_of(child: Child) -> Probe:
-    """The probe for a child's address."""
-    return NatsProbe(child.health, child.creds) if child.health.startswith(_NATS) else GrpcProbe(child.health)
+    """Return the probe for a child's address."""
+    if child.health.startswith(_NATS):
+        return NatsProbe(child.health, child.creds)
+    return GrpcProbe(child.health)
 
 
 class GrpcProbe:
-    """Asks for readiness and liveness. A server without liveness is alive if it answers."""
+    """A probe of readiness and liveness. A server without the latter is alive if it answers."""
 
     def __init__(self, address: str) -> None:
         self._channel = rpc.channel(address)
         self._stub: Any = health_pb2_grpc.HealthStub(self._channel)
 
     async def ask(self, timeout_s: float) -> Answer | None:
-        """Both answers, asked for together."""
+        """Return both answers, requested together."""
         try:
-            ready, alive = await asyncio.gather(self._check("", timeout_s), self._check(LIVENESS, timeout_s))
+            ready, alive = await asyncio.gather(
+                self._check("", timeout_s), self._check(LIVENESS, timeout_s)
+            )
         except grpc.RpcError:
             return None
         return Answer(ready == _SERVING, alive in (None, _SERVING))
 
     async def _check(self, service: str, timeout_s: float) -> int | None:
         try:
-            answer = await self._stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
+            answer = await self._stub.Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
+            )
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return None
@@ -71,30 +81,33 @@ class GrpcProbe:
         return int(answer.status)
 
     async def aclose(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         await self._channel.close(None)
 
 
 class NatsProbe:
-    """A client of the broker with the rights of a service: a ping and its pong, then a request that JetStream answers."""
+    """A client of the broker with a service's rights: a ping, then a request to JetStream."""
 
     def __init__(self, url: str, creds: str) -> None:
         self._url, self._creds = url, creds
         self._bus: Bus | None = None
 
     async def ask(self, timeout_s: float) -> Answer | None:
-        """Ready and alive if both come in time."""
+        """Return ready and alive if both answers come in time."""
         try:
-            self._bus = self._bus or await Bus.connect(self._url, "supervisor", creds=self._creds, patience_s=timeout_s)
+            self._bus = self._bus or await Bus.connect(
+                self._url, "supervisor", creds=self._creds, patience_s=timeout_s
+            )
             async with asyncio.timeout(timeout_s):
                 await flushed(self._bus.client, timeout_s)
                 await self._bus.client.jetstream(timeout=timeout_s).account_info()
-        except (BanyanError, OSError, nats.errors.Error, JetStreamError):  # a TimeoutError is an OSError
+        except (BanyanError, OSError, nats.errors.Error, JetStreamError):
+            # OSError includes TimeoutError.
             return None
         return Answer(True, True)
 
     async def aclose(self) -> None:
-        """Ends the connection; what it holds nobody waits for."""
+        """End the connection without waiting for pending messages."""
         bus, self._bus = self._bus, None
         if bus is not None:
             with contextlib.suppress(OSError, nats.errors.Error):

@@ -1,4 +1,4 @@
-"""What the supervisor asks the store and tells it: what runs want, how far they are, what became of their processes."""
+"""The supervisor's client of the treestore: desired processes, progress, reports."""
 
 import contextlib
 import json
@@ -22,31 +22,40 @@ class RunStore:
         self._stub: Any = rs_grpc.RunStoreServiceStub(self._channel)
 
     async def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         await self._channel.close(None)
 
     async def desired(self, revision: int) -> rs.WatchDesiredResponse:
-        """What all runs want: as soon as it is of another revision, or after a while."""
+        """Return the processes that all runs want, once their revision changes or time is up."""
         request = rs.WatchDesiredRequest(revision=revision, deadline_ms=int(WATCH_S * 1000))
-        answer: rs.WatchDesiredResponse = await rpc.call(self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0)
+        answer: rs.WatchDesiredResponse = await rpc.call(
+            self._stub.WatchDesired, request, WATCH_S + 10.0, 60.0
+        )
         return answer
 
     async def recipe(self, run_id: str) -> dict[str, Any]:
-        """The recipe of a run."""
+        """Return the recipe of a run."""
         answer = await rpc.call(self._stub.ReadRun, rs.ReadRunRequest(run_id=run_id), 10.0, 30.0)
         recipe: dict[str, Any] = json.loads(answer.run.recipe_json)
         return recipe
 
     async def progress(self, run_id: str) -> Progress | None:
-        """Numbers that rise while a run gets anywhere; None if the store does not say."""
+        """Return numbers that rise while a run makes progress; None without an answer."""
         with contextlib.suppress(BanyanError):
-            seen = await rpc.call(self._stub.ReadProgress, rs.ReadProgressRequest(run_id=run_id), 2.0)
-            return (seen.step, seen.batches, seen.samples.leaves, *(n for e in seen.evals for n in (e.done, e.scored)))
+            request = rs.ReadProgressRequest(run_id=run_id)
+            answer = await rpc.call(self._stub.ReadProgress, request, 2.0)
+            evals = (number for e in answer.evals for number in (e.done, e.scored))
+            return (answer.step, answer.batches, answer.samples.leaves, *evals)
         return None
 
-    async def report(self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0) -> bool:
-        """Whether the store heard what became of a process. One that has no answer to it has heard it."""
-        detail = child.tail() if event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP) else ""
+    async def report(
+        self, child: Child, event: rs.ProcessEvent.ValueType, patience_s: float = 0.0
+    ) -> bool:
+        """Report an event of a process.
+
+        Return False if the store could not be reached and should be tried again.
+        """
+        ended = event in (rs.PROCESS_EVENT_EXITED, rs.PROCESS_EVENT_GIVEN_UP)
         request = rs.ReportProcessRequest(
             run_id=child.run_id,
             service=child.service,
@@ -54,12 +63,12 @@ class RunStore:
             pid=child.pid,
             event=event,
             exit_status=child.last_status,
-            detail=detail,
+            detail=child.tail() if ended else "",
         )
         try:
             await rpc.call(self._stub.ReportProcess, request, 5.0, patience_s)
         except TemporaryError:
             return False
-        except BanyanError:
+        except BanyanError:  # refused for good: the store has read the report
             return True
         return True

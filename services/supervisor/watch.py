@@ -1,4 +1,4 @@
-"""Watches one process from its start: serves it in time, and does it go on to answer and to get on?"""
+"""The watch over a process: it must serve in time, go on to answer, and make progress."""
 
 import asyncio
 import time
@@ -7,44 +7,60 @@ from dataclasses import dataclass, field
 
 from services.supervisor.probes import Answer, Probe
 
-_LOOK_S = 0.05  # between two probes of a process that answers and does not serve yet
-_KNOCK_S = 1.0  # for an answer of one that has not answered yet
+_STARTING_EVERY_S = 0.05  # between two probes of a process that answers and does not serve yet
+_FIRST_ANSWER_S = 1.0  # for an answer of a process that has not answered yet
 
 
 def _start_s() -> Mapping[str, float]:
-    """Models of hundreds of gigabytes take half an hour from a slow disk; their loading has a pulse with that deadline."""
+    """Return longer deadlines for some services.
+
+    Models of hundreds of gigabytes take half an hour from a slow disk; their loading has a pulse
+    with that deadline.
+    """
     return {"learner": 2400.0, "rollout": 2400.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a process may be silent. Probes are counted and not seconds: if the whole machine slept nobody hangs."""
+    """The longest silence of a process.
+
+    Probes are counted and not seconds, so that no process counts as hung because the whole machine
+    slept.
+    """
 
     every_s: float = 5.0
-    """Time for an answer, and from one probe to the next."""
+    """Time for an answer, and between two probes."""
     misses: int = 6
-    """Probes in a row without an answer, or answered by NOT_SERVING, after which the process counts as hung. Half a minute
-    is ten times the longest that an event loop was seen to stand (2.8 s: a scorer of 64 kB in the verifier)."""
+    """Probes in a row without an answer, or answered by NOT_SERVING, of a hung process.
+
+    Half a minute is ten times the longest observed halt of an event loop (2.8 s: a scorer of 64 kB
+    in the verifier).
+    """
     answer_s: float = 120.0
-    """From the start to the first answer: imports on a loaded machine, and waits for the broker and the store."""
+    """From the start to the first answer: imports on a loaded machine, a wait for the store."""
     start_s: Mapping[str, float] = field(default_factory=_start_s)
     """From the start to SERVING, by service."""
     start_others_s: float = 120.0
-    """The same for services that are not named there; more than a start of the whole system may take."""
+    """The same for all other services; longer than a start of the whole system."""
 
     def starting_s(self, service: str) -> float:
-        """Longest time that a service may take to serve."""
+        """Return the longest time that a service may take to serve."""
         return self.start_s.get(service, self.start_others_s)
 
 
-async def watched(probe: Probe, service: str, patience: Patience, ready: Callable[[], Awaitable[object]]) -> str:
-    """Returns why the process counts as hung; until then it watches. `ready` is awaited once, when it first serves."""
+async def watched(
+    probe: Probe, service: str, patience: Patience, ready: Callable[[], Awaitable[object]]
+) -> str:
+    """Watch a process until it hangs; return why it counts as hung.
+
+    Await `ready` once, when it first serves.
+    """
     begun = time.monotonic()
     answered = serves = False
     missed = 0
     while True:
         asked = time.monotonic()
-        answer = await probe.ask(patience.every_s if answered else _KNOCK_S)
+        answer = await probe.ask(patience.every_s if answered else _FIRST_ANSWER_S)
         if answer is not None and answer.ready and not serves:
             serves = True
             await ready()
@@ -54,19 +70,19 @@ async def watched(probe: Probe, service: str, patience: Patience, ready: Callabl
             return _hang(answer, patience)
         if not serves and (why := _slow(answered, time.monotonic() - begun, service, patience)):
             return why
-        pause_s = patience.every_s if serves or missed else _LOOK_S
-        await asyncio.sleep(max(_LOOK_S, asked + pause_s - time.monotonic()))
+        pause_s = patience.every_s if serves or missed else _STARTING_EVERY_S
+        await asyncio.sleep(max(_STARTING_EVERY_S, asked + pause_s - time.monotonic()))
 
 
 def _hang(answer: Answer | None, patience: Patience) -> str:
     probes = f"{patience.misses} probes in a row, one every {patience.every_s:g} s,"
     if answer is None:
         return f"{probes} had no answer"
-    return f"{probes} were answered by NOT_SERVING: a loop or thread does not get on; its log names it"
+    return f"{probes} were answered by NOT_SERVING: a loop or thread hangs; its log names it"
 
 
 def _slow(answered: bool, since_s: float, service: str, patience: Patience) -> str:
-    """Why a process that does not serve yet has had enough time; empty while it has some."""
+    """Return why a process that does not serve yet is too slow; empty while it has time left."""
     if not answered and since_s > patience.answer_s:
         return f"it answered nothing within {patience.answer_s:g} s of its start"
     limit_s = patience.starting_s(service)

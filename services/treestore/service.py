@@ -1,4 +1,6 @@
-"""The treestore, wired: database, bus, loops and servers. Tests host it in their own process by the same way."""
+"""The treestore, wired: database, bus, loops and servers. Tests host it in their own process in the
+same way.
+"""
 
 import asyncio
 import contextlib
@@ -12,10 +14,11 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.consumer import Consumer
 from services.chassis.process.process import first_of
 from services.chassis.rpc import rpc
-from services.treestore.api.run_service import Control
-from services.treestore.api.tree_service import Lineage
+from services.treestore.api.run_service import RunStoreService
+from services.treestore.api.tree_service import TreeStoreService
 from services.treestore.loops import deadlines
-from services.treestore.loops.ingester import DeadLetters, Ingester
+from services.treestore.loops.dead_letters import DeadLetters
+from services.treestore.loops.ingester import Ingester
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.storage import store_metadata
@@ -27,26 +30,31 @@ from services.treestore.unit_of_work.context import Context
 log = logging.getLogger(__name__)
 NAMES = ("banyan.v1.TreeStoreService", "banyan.v1.RunStoreService")
 DURABLE = "treestore"
-_KINDS = tuple(kind for kind in subjects.LINEAGE_KINDS if kind != "closed")  # the store's own
+_KINDS = tuple(kind for kind in subjects.LINEAGE_KINDS if kind != "closed")  # which it publishes
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Runs until `stop` is set, or a loop fails. Stops as well while it still waits for the broker."""
+    """Run until `stop` is set, or a loop fails; `stop` ends the wait for the broker as well."""
     await first_of(stop.wait(), _serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
     async with running(settings) as (server, loops):
-        log.info("serving on %s, database %s", server.address, without_password(settings.database_url))
+        log.info(
+            "serving on %s, database %s", server.address, without_password(settings.database_url)
+        )
         await (loops if loops is not None else asyncio.Event().wait())
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
-    """A store that serves inside the block: its server, and its loops unless it only reads."""
+async def running(
+    settings: Settings,
+) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
+    """Yield the server of a store, and its loops unless it only reads."""
     if settings.rebuild:
         log.warning(
-            "BANYAN_REBUILD: claims that this store never issued are taken from the log; start it without once that was read"
+            "BANYAN_REBUILD: claims that this store never issued are taken from the log;"
+            " start it without once that was read"
         )
     database = await asyncio.get_running_loop().run_in_executor(
         None, Database(settings.database_url, read_only=settings.read_only).open
@@ -74,12 +82,12 @@ async def _clock(database: Database) -> StoreClock:
 
 @contextlib.asynccontextmanager
 async def _serving(context: Context) -> AsyncIterator[rpc.RpcServer]:
-    lineage, control = Lineage(context), Control(context)
+    lineage, control = TreeStoreService(context), RunStoreService(context)
     server = await rpc.serve(
         context.settings.listen,
         [
-            lambda s: add_TreeStoreServiceServicer_to_server(lineage, s),
-            lambda s: add_RunStoreServiceServicer_to_server(control, s),
+            lambda server: add_TreeStoreServiceServicer_to_server(lineage, server),
+            lambda server: add_RunStoreServiceServicer_to_server(control, server),
         ],
         NAMES,
         secret=context.settings.secret,
@@ -99,20 +107,22 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
     try:
         await bus.ensure_streams()
         outbox = Outbox(context.database, bus)
-        context.ring = outbox.ring
-        keeper = Maintenance(context, bus, outbox)
-        context.forget = keeper.forget
-        await keeper.check_log()
+        context.wake_outbox = outbox.wake
+        maintenance = Maintenance(context, bus, outbox)
+        context.forget = maintenance.forget
+        await maintenance.check_log()
         events, letters = await _consumers(context, bus)
         ingester, dead = Ingester(context, events), DeadLetters(context, letters)
-        context.liveness.add(ingester.pulse, dead.pulse, outbox.pulse, keeper.pulse, keeper.sweeping)
+        context.liveness.add(
+            ingester.pulse, dead.pulse, outbox.pulse, maintenance.pulse, maintenance.sweeping
+        )
         loops = asyncio.ensure_future(
             first_of(
                 ingester.run(),
                 dead.run(),
                 outbox.run(),
-                keeper.watch(),
-                keeper.sweep(),
+                maintenance.watch(),
+                maintenance.sweep(),
                 context.database.check(),
                 context.database.damaged(),
             )
@@ -121,25 +131,36 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
             yield loops
         finally:
             loops.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loops
-            for consumer in (events, letters):
-                await consumer.close()
-            await keeper.leave()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await loops  # raises what ended one of them
+            finally:
+                for consumer in (events, letters):
+                    await consumer.close()
+            await maintenance.leave()
     finally:
         await bus.close()
 
 
 async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
-    """The store's consumers. A new database reads the log from its beginning: what is retained builds it up again."""
+    """Return the consumers of events and dead letters.
+
+    A new database reads the log from its beginning: the retained messages build it up again.
+    """
     if not await context.database.read(lambda c: store_metadata.read_text(c, "store_id")):
         for stream in (subjects.LINEAGE, subjects.DEAD):
             await bus.delete_consumer(stream, DURABLE)
-        await context.database.write(lambda c: store_metadata.put(c, "store_id", f"{context.now():x}"))
+        await context.database.write(
+            lambda c: store_metadata.put(c, "store_id", f"{context.now():x}")
+        )
     filters = [subjects.lineage("*", kind) for kind in _KINDS]
     pending = 4 * context.settings.ingest_batch
     events = await bus.consumer(
-        subjects.LINEAGE, DURABLE, filters, ack_wait_s=context.settings.ack_wait_s, max_ack_pending=pending
+        subjects.LINEAGE,
+        DURABLE,
+        filters,
+        ack_wait_s=context.settings.ack_wait_s,
+        max_ack_pending=pending,
     )
     # No filter: letters of all services and the broker's own advisories.
     letters = await bus.consumer(subjects.DEAD, DURABLE, [">"])

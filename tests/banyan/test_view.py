@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from banyan import order
 from banyan.errors import InvalidInput
+from banyan.facts import Facts
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
@@ -136,3 +137,65 @@ def test_a_random_tree_equals_its_paths(made: tuple[Tree, list[Leaf], dict[Leaf,
         assert all(view.nodes[child].parent == node.index and child > node.index for child in node.children)
     used = {(n.segment.id, t) for n in view.nodes for t in range(n.start, n.stop)}
     assert len(used) == view.unique_tokens  # no token is in two nodes
+
+
+def test_two_leaves_at_one_token_are_refused_also_where_one_is_an_empty_piece_there() -> None:
+    tree = Tree(ID)
+    root = prompt(tree, [1, 2])
+    empty = grow(tree, grow(tree, root, 2, 0, []), 0, 0, [])
+    view = TreeView(tree, [Leaf(empty.id, 0)], {})
+    assert view.path(0) == [0] and view.nodes[0].leaf == 0
+    with pytest.raises(InvalidInput, match="same token"):
+        TreeView(tree, [Leaf(root.id, 2), Leaf(empty.id, 0)], {})
+
+
+def test_a_node_ends_where_a_place_has_a_reward_of_its_own_unless_no_leaf_is_beyond_it() -> None:
+    tree = Tree(ID)
+    root = prompt(tree, [1])
+    a, unused = grow(tree, root, 1, 0, [2, 3, 4, 5]), grow(tree, root, 1, 1, [6])
+    places = Leaf(a.id, 1), Leaf(a.id, 3), Leaf(a.id, 4), Leaf(unused.id, 1), Leaf(unused.id, 0)
+    view = TreeView(tree, [Leaf(a.id, 3)], {}, Facts(rewards=dict.fromkeys(places, 1.0)))
+    assert [node.tokens_T.tolist() for node in view.nodes] == [[1], [2], [3, 4]]
+    assert view.wasted_tokens == 2
+
+
+@st.composite
+def bushy(draw: st.DrawFn) -> tuple[Tree, list[Leaf]]:
+    """Also empty segments, such as nobody uses, and forks before a first token. No two leaves end at one token."""
+    tree, ends, leaves = Tree(ID), set[tuple[int, ...]](), list[Leaf]()
+    segments = [prompt(tree, [1, 2])]
+    for number in range(1, draw(st.integers(1, 8))):
+        parent = draw(st.sampled_from(segments))
+        fork = draw(st.integers(0 if parent.parent else 1, len(parent)))
+        length = draw(st.integers(0, 3))
+        segments.append(grow(tree, parent, fork, number, [100 * number + i for i in range(length)]))
+    for segment in draw(st.lists(st.sampled_from(segments), min_size=1, max_size=5)):
+        leaf = Leaf(segment.id, draw(st.integers(0 if segment.parent else 1, len(segment))))
+        tokens = tuple(tree.prefix_tokens(leaf.segment, leaf.end).tolist())
+        if tokens not in ends:
+            ends.add(tokens)
+            leaves.append(leaf)
+    return tree, leaves
+
+
+@settings(max_examples=300, deadline=None)
+@given(bushy())
+def test_a_token_sees_its_path_and_nothing_else(made: tuple[Tree, list[Leaf]]) -> None:
+    """As attention does: what comes before it, of the nodes in whose run it is."""
+    tree, leaves = made
+    view = TreeView(tree, leaves, {})
+    last = [max(n.index for n in view.nodes if node.index in above(view, n.index)) for node in view.nodes]
+    seen: dict[int, list[int]] = {}
+    for node in view.nodes:
+        before = [n for n in view.nodes[: node.index] if last[n.index] >= node.index]
+        tokens = [token for n in before for token in n.tokens_T.tolist()]
+        for token in node.tokens_T.tolist():
+            assert token not in seen, "a token is in one node"
+            seen[token] = tokens = [*tokens, token]
+        assert node.depth == len(before) and node.prefix_len == len(tokens) - len(node)
+    used = set[int]()
+    for leaf in leaves:
+        path = tree.prefix_tokens(leaf.segment, leaf.end).tolist()
+        assert all(seen[token] == path[: place + 1] for place, token in enumerate(path))
+        used |= set(path)
+    assert seen.keys() == used | {token for token in seen if token in (1, 2)}  # the root is there whole where nobody ends

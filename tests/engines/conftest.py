@@ -1,4 +1,4 @@
-"""Engines under test: started once, as new for each test."""
+"""Engines under test: started once, reset for each test."""
 
 import os
 
@@ -15,7 +15,9 @@ from services.rollout.engines.thread import Closing
 from tests.engines.rig import RIGS, Rig, model_folder
 
 HAS_VLLM = find_spec("vllm") is not None
-VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")])
+VLLM = pytest.param(
+    "vllm", marks=[pytest.mark.vllm, pytest.mark.skipif(not HAS_VLLM, reason="make vllm")]
+)
 LORA = pytest.param("lora", marks=VLLM.marks)
 TORCH, SCRIPTED = pytest.param("torch"), pytest.param("scripted")
 
@@ -37,30 +39,38 @@ def taken(name: str, rigs: dict[str, Rig], factory: pytest.TempPathFactory) -> R
 
 
 @pytest.fixture(params=[TORCH, VLLM])
-def rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """Engines with a model."""
+def rig(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
+    """Return each engine with a model."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[TORCH, VLLM, SCRIPTED])
-def any_rig(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """All engines."""
+def any_rig(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
+    """Return each engine."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[VLLM])
-def vllm(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """The vllm engine alone."""
+def vllm(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
+    """Return the vllm engine."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture(params=[LORA])
-def lora(request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """The vllm engine started for adapters."""
+def lora(
+    request: pytest.FixtureRequest, rigs: dict[str, Rig], tmp_path_factory: pytest.TempPathFactory
+) -> Rig:
+    """Return the vllm engine, started for adapters."""
     return taken(request.param, rigs, tmp_path_factory)
 
 
 @pytest.fixture
 def model_at(tmp_path: Path) -> Path:
-    """A folder with the first policy's model."""
+    """Return a folder with the first policy's model."""
     return model_folder(tmp_path / "model")

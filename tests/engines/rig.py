@@ -26,7 +26,11 @@ KV_TOKENS, BRANCHES = 16_384, 32
 
 
 def model(seed: int) -> PreTrainedModel:
-    """Two layers, four query heads on two kv heads of 32, float32; peaked enough that wrong positions show."""
+    """Return the model of a policy.
+
+    It has two layers, four query heads on two kv heads of 32, float32, and is peaked enough that
+    wrong positions show.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -59,11 +63,11 @@ class Rig:
     policies: dict[int, tuple[PolicyVersion, Path]] = field(default_factory=dict)
 
     def model(self, seed: int = BASE) -> PreTrainedModel:
-        """The reference of a policy."""
+        """Return the reference model of a policy."""
         return self.models.setdefault(seed, model(seed))
 
     def policy(self, seed: int) -> tuple[PolicyVersion, Path]:
-        """A published policy: float32, so that comparisons are exact."""
+        """Publish a policy in float32, so that comparisons are exact."""
         if seed not in self.policies:
             state = self.model(seed).state_dict()
             manifest = file.write(self.folder, f"policy-1-{seed}", state, 1, seed, dtype="float32")
@@ -71,7 +75,10 @@ class Rig:
         return self.policies[seed]
 
     def reset(self, eos: bool = False) -> None:
-        """As new: the first policy, nothing running, nothing kept; without `eos` every segment runs to its limit."""
+        """Reset the engine to the first policy, idle and without cached prefixes.
+
+        Without `eos` every segment runs to its limit.
+        """
         for sampled in list(drain(self.engine)):
             raise AssertionError(f"{sampled.key} was left by another test")
         self.engine.tokenizer.eos = frozenset({1}) if eos else frozenset()
@@ -80,12 +87,15 @@ class Rig:
         self.engine.forget()
 
     def cached(self, tokens: int, prefix: int) -> int:
-        """How much of a prefix is not prefilled again if `tokens` of it are kept; its last token always is."""
+        """Return the reused tokens of a prefix if `tokens` of it are cached.
+
+        Its last token is always prefilled.
+        """
         return min(tokens, prefix - 1) // self.shared * self.shared
 
 
 def drain(engine: Engine) -> Iterable[Sampled]:
-    """Steps until nothing runs."""
+    """Step until no branch runs."""
     while engine.busy:
         yield from engine.step()
 
@@ -100,13 +110,21 @@ def torch_rig(folder: Path) -> Rig:
     reference.set_attn_implementation(attention.NAME)
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
     tokenizer = loading.ChatTokenizer(folder, reference)
-    return Rig("torch", TorchEngine(Forward(reference), tokenizer, limits, PolicyVersion(1, 0, b"p0")), folder)
+    return Rig(
+        "torch",
+        TorchEngine(Forward(reference), tokenizer, limits, PolicyVersion(1, 0, b"p0")),
+        folder,
+    )
 
 
 def vllm_rig(folder: Path, lora_rank: int = 0) -> Rig:
     settings = {"lora_rank": lora_rank} if lora_rank else {}
     resources = Resources(
-        engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="float32", engine_settings=settings
+        engine="vllm",
+        kv_tokens=KV_TOKENS,
+        max_branches=BRANCHES,
+        dtype="float32",
+        engine_settings=settings,
     )
     engine = start.build(folder, resources, 1, PolicyVersion(1, 0, b"p0"))
     engine.turn_s = 0.005  # tests go on by hand, in small steps
@@ -126,7 +144,7 @@ RIGS: dict[str, Callable[[Path], Rig]] = {
 
 
 def model_folder(folder: Path) -> Path:
-    """The first policy's model, with a tokenizer of bytes."""
+    """Write the first policy's model, with a tokenizer of bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     model(BASE).save_pretrained(folder)
     byte_tokenizer(folder)
@@ -134,19 +152,27 @@ def model_folder(folder: Path) -> Path:
 
 
 def prompt(length: int, seed: int = 0) -> IntTokens:
-    """A random prompt."""
+    """Return a random prompt."""
     return np.random.default_rng(1000 * seed + length).integers(2, 72, length).astype(np.int32)
 
 
 def ask(
-    key: object, prefix: IntTokens, draw_key: int = 1, more: dict[str, object] | None = None, **sampling: object
+    key: object,
+    prefix: IntTokens,
+    draw_key: int = 1,
+    more: dict[str, object] | None = None,
+    **sampling: object,
 ) -> Request:
-    """A request; `more`: fields beside its sampling."""
-    return Request(key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), **(more or {}))  # type: ignore[arg-type]
+    """Return a request; `more`: fields beside its sampling."""
+    return Request(
+        key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), **(more or {})
+    )  # type: ignore[arg-type]
 
 
-def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 200_000) -> dict[object, Sampled]:
-    """Submits, steps until all is done, and returns what ended by key."""
+def finish(
+    engine: Engine, requests: Iterable[Request] = (), most_steps: int = 200_000
+) -> dict[object, Sampled]:
+    """Submit requests, step until all end, and return the segments by key."""
     for request in requests:
         engine.submit(request)
     ended: dict[object, Sampled] = {}
@@ -159,8 +185,10 @@ def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 2
     raise AssertionError(f"not done after {most_steps} steps: {engine.stats()}")
 
 
-def taught(reference: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0) -> np.ndarray:
-    """log softmax(logits / T) of all tokens [T, V] after a prefix by one plain pass of transformers."""
+def taught(
+    reference: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0
+) -> np.ndarray:
+    """Return log softmax(logits / T) [T, V] of all tokens after a prefix, by one plain pass."""
     ids = torch.tensor(np.concatenate((prefix, tokens)), dtype=torch.long)[None]
     with torch.no_grad():
         logits = reference(input_ids=ids, use_cache=False).logits[0].float()
@@ -169,22 +197,33 @@ def taught(reference: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, tem
 
 
 def of(table_T_V: np.ndarray, tokens: IntTokens) -> np.ndarray:
-    """The tokens' entries."""
+    """Return the tokens' entries."""
     return table_T_V[np.arange(len(tokens)), tokens]
 
 
 def gap(
-    reference: PreTrainedModel, one: Sampled, request: Request, prefix: IntTokens | None = None, **changed: float
+    reference: PreTrainedModel,
+    one: Sampled,
+    request: Request,
+    prefix: IntTokens | None = None,
+    **changed: float,
 ) -> float:
-    """Largest difference between a segment's log-probs and a teacher-forced pass; what is `changed` should show."""
+    """Return the largest gap between a segment's log-probs and a teacher-forced pass.
+
+    The pass has the request's settings but for `changed`, which must show.
+    """
     given = request.prefix_P if prefix is None else prefix
     temperature = changed.get("temperature", request.sampling.temperature)
     table = taught(reference, given, one.tokens_T, temperature)
-    return float(np.abs(of(table, one.tokens_T) - one.logprobs_T).max()) if len(one.tokens_T) else 0.0
+    return (
+        float(np.abs(of(table, one.tokens_T) - one.logprobs_T).max()) if len(one.tokens_T) else 0.0
+    )
 
 
-def with_canary(path: Path, folder: Path, reference: PreTrainedModel, tolerance: float = 0.01) -> Path:
-    """A copy of a weight manifest that names the log-probs of 32 tokens under a model."""
+def with_canary(
+    path: Path, folder: Path, reference: PreTrainedModel, tolerance: float = 0.01
+) -> Path:
+    """Return a copy of a weight manifest with the log-probs of 32 tokens under a model."""
     tokens = prompt(32, 9)
     expected = of(taught(reference, tokens[:1], tokens[1:]), tokens[1:])
     said = {"tokens": tokens.tolist(), "logprobs": expected.tolist(), "tolerance": tolerance}

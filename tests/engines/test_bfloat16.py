@@ -1,4 +1,4 @@
-"""Engines in bfloat16: no further from float32 than a plain pass in bfloat16, and to neither side."""
+"""Engines in bfloat16: no further from float32 than a plain bfloat16 pass, and unbiased."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,18 @@ from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import TORCH, VLLM
-from tests.engines.rig import BASE, BRANCHES, KV_TOKENS, OTHER, ask, finish, model, of, prompt, taught
+from tests.engines.rig import (
+    BASE,
+    BRANCHES,
+    KV_TOKENS,
+    OTHER,
+    ask,
+    finish,
+    model,
+    of,
+    prompt,
+    taught,
+)
 from tests.system.tiny import byte_tokenizer
 
 RATIO, ERRORS = 1.5, 3.0
@@ -27,7 +38,7 @@ TOKENS = 2000
 
 @dataclass
 class Run:
-    """Sampled segments, their requests, and what a plain pass in bfloat16 says of them."""
+    """Sampled segments, their requests, and a plain bfloat16 pass's log-probs of them."""
 
     requests: list[Request]
     ended: dict[object, Sampled]
@@ -35,8 +46,11 @@ class Run:
 
 
 def quiet(seed: int) -> PreTrainedModel:
-    """The rig's model with logits a quarter as large. What is drawn under an error of σ nats is said too likely by σ²/2, so
-    that a mean of 0 can only be asked for where σ is as small as in models that are used."""
+    """Return the rig's model with logits a quarter as large.
+
+    The log-prob of a token drawn under an error of σ nats is too high by σ²/2, so a mean of 0 can
+    only be required where σ is as small as in real models.
+    """
     made = model(seed)
     made.model.norm.weight.mul_(0.25)
     return made
@@ -45,11 +59,15 @@ def quiet(seed: int) -> PreTrainedModel:
 def torch_engine(folder: Path) -> Engine:
     made = loading.load_model(folder, torch.bfloat16, torch.device("cpu"))
     limits = Limits(kv_tokens=KV_TOKENS, max_branches=BRANCHES, context=512)
-    return TorchEngine(Forward(made), loading.ChatTokenizer(folder, made), limits, PolicyVersion(1, 0, b"p0"))
+    return TorchEngine(
+        Forward(made), loading.ChatTokenizer(folder, made), limits, PolicyVersion(1, 0, b"p0")
+    )
 
 
 def vllm_engine(folder: Path) -> Engine:
-    resources = Resources(engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="bfloat16")
+    resources = Resources(
+        engine="vllm", kv_tokens=KV_TOKENS, max_branches=BRANCHES, dtype="bfloat16"
+    )
     return start.build(folder, resources, 1, PolicyVersion(1, 0, b"p0"))
 
 
@@ -74,33 +92,51 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def logprobs(
-    reference: PreTrainedModel, request: Request, one: Sampled, drop: int | None = None, temperature: float | None = None
+    reference: PreTrainedModel,
+    request: Request,
+    one: Sampled,
+    drop: int | None = None,
+    temperature: float | None = None,
 ) -> np.ndarray:
-    """Of a segment's tokens, by one plain pass; `drop`: without that token of the prefix."""
+    """Return a segment's log-probs by one plain pass; `drop`: without that token of the prefix."""
     prefix = request.prefix_P if drop is None else np.delete(request.prefix_P, drop)
-    return of(taught(reference, prefix, one.tokens_T, temperature or request.sampling.temperature), one.tokens_T)
+    return of(
+        taught(reference, prefix, one.tokens_T, temperature or request.sampling.temperature),
+        one.tokens_T,
+    )
 
 
 def off(run: Run, seed: int = BASE, **changed: float) -> np.ndarray:
-    """What the engine said, less what a float32 pass says."""
+    """Return the engine's log-probs minus those of a float32 pass."""
     reference = quiet(seed)
     expected = [logprobs(reference, r, run.ended[r.key], **changed) for r in run.requests]  # type: ignore[arg-type]
-    return np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - np.concatenate(expected)
+    return np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - np.concatenate(
+        expected
+    )
 
 
 def conforms(off_N: np.ndarray, plain_N: np.ndarray) -> bool:
-    """Mean |Δ| at most 1.5 times that of a plain pass in bfloat16, mean signed Δ within 3 standard errors of 0."""
+    """Return whether the error is that of bfloat16.
+
+    The mean |Δ| is at most 1.5 times that of a plain bfloat16 pass, and the mean signed Δ is within
+    3 standard errors of 0.
+    """
     error = off_N.std(ddof=1) / np.sqrt(len(off_N))
-    return bool(np.abs(off_N).mean() <= RATIO * np.abs(plain_N).mean() and abs(off_N.mean()) <= ERRORS * error)
+    return bool(
+        np.abs(off_N).mean() <= RATIO * np.abs(plain_N).mean()
+        and abs(off_N.mean()) <= ERRORS * error
+    )
 
 
 def test_it_is_as_near_to_float32_as_a_plain_pass_and_to_neither_side(run):
     off_N = off(run)
-    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    plain_N = run.plain - (
+        np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N
+    )
     assert len(off_N) == TOKENS
     assert conforms(off_N, plain_N), (
-        f"mean |Δ| {np.abs(off_N).mean():.2e} against {np.abs(plain_N).mean():.2e} of a plain pass; mean Δ "
-        f"{off_N.mean():.2e} ± {off_N.std() / np.sqrt(TOKENS):.1e}"
+        f"mean |Δ| {np.abs(off_N).mean():.2e} against {np.abs(plain_N).mean():.2e} of a plain pass;"
+        f" mean Δ {off_N.mean():.2e} ± {off_N.std() / np.sqrt(TOKENS):.1e}"
     )
 
 
@@ -115,12 +151,16 @@ def test_it_is_as_near_to_float32_as_a_plain_pass_and_to_neither_side(run):
 )
 def test_faults_show(run, fault, changed):
     off_N = off(run)
-    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    plain_N = run.plain - (
+        np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N
+    )
     assert not conforms(off(run, **changed), plain_N), fault
 
 
 def test_a_lean_to_one_side_shows(run):
-    """Half the mean |Δ|, added to each: still near enough, but always to the same side."""
+    """Half the mean |Δ|, added to each: still near enough, but biased."""
     off_N = off(run)
-    plain_N = run.plain - (np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N)
+    plain_N = run.plain - (
+        np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - off_N
+    )
     assert not conforms(off_N + 0.25 * np.abs(off_N).mean(), plain_N)

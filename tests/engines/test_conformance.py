@@ -1,4 +1,7 @@
-"""One suite for all engines: what the grower and the learner rely on, with controls that must fail (DESIGN 7)."""
+"""One suite for all engines, with controls that must fail.
+
+It tests the assumptions of grower and learner.
+"""
 
 from collections import Counter
 
@@ -9,15 +12,32 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from banyan.signals import Wanted
-from tests.engines.rig import BASE, OTHER, TOLERANCE, VOCABULARY, ask, finish, gap, of, prompt, taught
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    VOCABULARY,
+    ask,
+    finish,
+    gap,
+    of,
+    prompt,
+    taught,
+)
 
 LARGE = 0.1  # nats: a fault shows at least so much
 
 
 def some(temperatures=(1.0, 0.6, 1.7, 0.0)):
-    """Requests of several lengths and temperatures, four branches of each prompt."""
+    """Return requests of several lengths and temperatures, four branches of each prompt."""
     return [
-        ask((n, b), prompt(n), 7 * n + b, temperature=temperatures[k % len(temperatures)], max_new_tokens=m)
+        ask(
+            (n, b),
+            prompt(n),
+            7 * n + b,
+            temperature=temperatures[k % len(temperatures)],
+            max_new_tokens=m,
+        )
         for k, (n, m) in enumerate(((5, 9), (40, 4), (33, 24), (70, 12)))
         for b in range(4)
     ]
@@ -40,8 +60,13 @@ def test_the_comparison_can_fail(rig):
         "a KV token dropped": {"prefix": dropped},
         "a temperature that is not applied": {"temperature": 1.0},
     }
-    found = {name: max(gap(rig.model(), ended[r.key], r, **change) for r in requests) for name, change in faults.items()}
-    found["the previous policy's weights"] = max(gap(rig.model(OTHER), ended[r.key], r) for r in requests)
+    found = {
+        name: max(gap(rig.model(), ended[r.key], r, **change) for r in requests)
+        for name, change in faults.items()
+    }
+    found["the previous policy's weights"] = max(
+        gap(rig.model(OTHER), ended[r.key], r) for r in requests
+    )
     assert found.pop("nothing") < TOLERANCE
     assert all(value > LARGE for value in found.values()), found
 
@@ -51,15 +76,23 @@ def test_greedy_equals_generate(rig):
     ended = finish(rig.engine, requests)
     for r in requests:
         ids = torch.tensor(r.prefix_P, dtype=torch.long)[None]
-        out = rig.model().generate(ids, do_sample=False, max_new_tokens=12, eos_token_id=-1, pad_token_id=0)
+        out = rig.model().generate(
+            ids, do_sample=False, max_new_tokens=12, eos_token_id=-1, pad_token_id=0
+        )
         assert ended[r.key].tokens_T.tolist() == out[0, len(r.prefix_P) :].tolist()
 
 
 def test_a_branch_is_an_exact_token_prefix(rig):
     keep = {"keep": True}
-    trunk = finish(rig.engine, [ask("trunk", prompt(60), more=keep, max_new_tokens=40)])["trunk"].tokens_T
+    trunk = finish(rig.engine, [ask("trunk", prompt(60), more=keep, max_new_tokens=40)])[
+        "trunk"
+    ].tokens_T
     forks = (0, 1, 17, 40)
-    requests = [ask((f, b), np.concatenate((prompt(60), trunk[:f])), 10 * f + b) for f in forks for b in range(3)]
+    requests = [
+        ask((f, b), np.concatenate((prompt(60), trunk[:f])), 10 * f + b)
+        for f in forks
+        for b in range(3)
+    ]
     ended = finish(rig.engine, requests)
     assert max(gap(rig.model(), ended[r.key], r) for r in requests) < TOLERANCE
     for r in requests:  # the last sampled token's own KV was never computed
@@ -91,7 +124,10 @@ def test_seeds_reproduce(any_rig):
 
 def test_draws_follow_the_distribution_at_full_concurrency(rig):
     count, t = 1024, 1.3
-    ended = finish(rig.engine, [ask(i, prompt(20), 5000 + i, temperature=t, max_new_tokens=1) for i in range(count)])
+    ended = finish(
+        rig.engine,
+        [ask(i, prompt(20), 5000 + i, temperature=t, max_new_tokens=1) for i in range(count)],
+    )
     p_V = np.exp(taught(rig.model(), prompt(20), np.zeros(1, np.int32), t)[0].astype(np.float64))
     drawn = np.bincount([int(e.tokens_T[0]) for e in ended.values()], minlength=VOCABULARY)
     likely = np.argsort(-p_V)[:20]
@@ -99,9 +135,13 @@ def test_draws_follow_the_distribution_at_full_concurrency(rig):
     seen = np.append(drawn[likely], count - drawn[likely].sum())
     chi_square = float(((seen - expected) ** 2 / expected).sum())
     assert chi_square < 45.3  # 20 degrees of freedom, one in a thousand
-    untempered = np.exp(taught(rig.model(), prompt(20), np.zeros(1, np.int32), 1.0)[0].astype(np.float64))
+    untempered = np.exp(
+        taught(rig.model(), prompt(20), np.zeros(1, np.int32), 1.0)[0].astype(np.float64)
+    )
     wrong = np.append(untempered[likely], 1 - untempered[likely].sum()) * count
-    assert float(((seen - wrong) ** 2 / wrong).sum()) > 45.3, "a temperature that is not applied must show"
+    assert float(((seen - wrong) ** 2 / wrong).sum()) > 45.3, (
+        "a temperature that is not applied must show"
+    )
 
 
 def test_an_abort_returns_what_there_is(rig):
@@ -110,7 +150,9 @@ def test_an_abort_returns_what_there_is(rig):
         rig.engine.submit(r)
     until(rig.engine, 3)
     partial = rig.engine.abort(0)
-    assert partial is not None and partial.finish is Finish.ABORTED and 0 < len(partial.tokens_T) < 300
+    assert (
+        partial is not None and partial.finish is Finish.ABORTED and 0 < len(partial.tokens_T) < 300
+    )
     assert rig.engine.abort(0) is None and rig.engine.abort("never") is None
     assert gap(rig.model(), partial, requests[0]) < TOLERANCE
     rest = finish(rig.engine)
@@ -123,7 +165,7 @@ def test_an_abort_returns_what_there_is(rig):
 
 
 def until(engine, branches, tokens=2):
-    """Steps until so many branches run and surely have tokens."""
+    """Step until so many branches run and surely have tokens."""
     for _ in range(tokens + 8):
         assert not engine.step()
     assert engine.stats().running == branches
@@ -138,7 +180,9 @@ def test_cached_tokens_are_reported_and_right(rig):
         most = n if rig.shared == 1 else rig.cached(n, n)
         assert cached[n] == [0, *[most] * 7]
     assert after.cached_tokens - before.cached_tokens == sum(map(sum, cached.values()))
-    assert after.prefilled_tokens - before.prefilled_tokens == 8 * sum(lengths) - sum(map(sum, cached.values()))
+    assert after.prefilled_tokens - before.prefilled_tokens == 8 * sum(lengths) - sum(
+        map(sum, cached.values())
+    )
     assert after.sampled_tokens - before.sampled_tokens == 32 * 8
 
 
@@ -146,7 +190,13 @@ def test_cached_tokens_are_reported_and_right(rig):
 def test_tiny_segments_of_mixed_lengths_finish(any_rig, count):
     rng = np.random.default_rng(0)
     requests = [
-        ask(i, prompt(int(rng.integers(1, 90)), i % 37), i, {"keep": bool(i % 3)}, max_new_tokens=int(rng.integers(1, 20)))
+        ask(
+            i,
+            prompt(int(rng.integers(1, 90)), i % 37),
+            i,
+            {"keep": bool(i % 3)},
+            max_new_tokens=int(rng.integers(1, 20)),
+        )
         for i in range(count)
     ]
     ended = finish(any_rig.engine, requests)
@@ -165,10 +215,15 @@ def test_no_kv_of_an_old_policy_is_used(rig):
     policy, path = rig.policy(OTHER)
     cut = {s.key: s for s in rig.engine.load(policy, path)}
     assert set(cut) == {0, 1, 2}
-    assert all(s.finish is Finish.ABORTED and s.policy.digest == old and len(s.tokens_T) for s in cut.values())
+    assert all(
+        s.finish is Finish.ABORTED and s.policy.digest == old and len(s.tokens_T)
+        for s in cut.values()
+    )
     assert max(gap(rig.model(BASE), cut[r.key], r) for r in running) < TOLERANCE
     requests = [ask(("same", b), prompt(100), b) for b in range(3)]
-    requests += [ask(("on", b), np.concatenate((prompt(100), cut[b].tokens_T)), b) for b in range(3)]
+    requests += [
+        ask(("on", b), np.concatenate((prompt(100), cut[b].tokens_T)), b) for b in range(3)
+    ]
     ended = finish(rig.engine, requests)
     assert max(gap(rig.model(OTHER), ended[r.key], r) for r in requests) < TOLERANCE
     assert max(gap(rig.model(BASE), ended[r.key], r) for r in requests) > LARGE
@@ -197,7 +252,9 @@ def test_the_same_weights_under_a_new_number_cut_nothing(rig):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_truncated_sampling_says_both_distributions(rig, temperature):
-    requests = [ask(b, prompt(40), b, temperature=temperature, top_k=5, top_p=0.9) for b in range(4)]
+    requests = [
+        ask(b, prompt(40), b, temperature=temperature, top_k=5, top_p=0.9) for b in range(4)
+    ]
     ended = finish(rig.engine, requests)
     for r in requests:
         one = ended[r.key]
@@ -214,7 +271,10 @@ def test_truncated_sampling_says_both_distributions(rig, temperature):
 
 def test_a_logit_bias_says_both_distributions(rig):
     bias = ((5, 6.0), (9, -100.0), (40, 2.5))
-    requests = [ask(b, prompt(40), b, temperature=t, bias=bias, max_new_tokens=24) for b, t in enumerate((1.0, 0.7, 1.6))]
+    requests = [
+        ask(b, prompt(40), b, temperature=t, bias=bias, max_new_tokens=24)
+        for b, t in enumerate((1.0, 0.7, 1.6))
+    ]
     if rig.name == "vllm":
         with pytest.raises(InvalidInput, match=r"logit bias .*engine: torch"):
             rig.engine.submit(requests[0])
@@ -267,7 +327,10 @@ def test_what_can_never_run_is_refused_with_the_remedy(rig):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_forced_tokens_come_first_with_the_policys_logprobs(rig, temperature):
     forced = {b: (7 + b, 30, 5)[: 1 + b % 3] for b in range(6)}
-    requests = [ask(b, prompt(40), b, {"forced": forced[b]}, temperature=temperature, max_new_tokens=6) for b in range(6)]
+    requests = [
+        ask(b, prompt(40), b, {"forced": forced[b]}, temperature=temperature, max_new_tokens=6)
+        for b in range(6)
+    ]
     ended = finish(rig.engine, requests)
     for r in requests:
         one, given = ended[r.key], len(r.forced)
@@ -280,7 +343,9 @@ def test_forced_tokens_come_first_with_the_policys_logprobs(rig, temperature):
 
 def test_likeliest_tokens_are_those_of_the_untempered_distribution(rig):
     forced = {"forced": (9, 60), "signals": Wanted(top=5)}
-    requests = [ask(b, prompt(40), b, forced if b % 2 else {"signals": Wanted(top=5)}) for b in range(4)]
+    requests = [
+        ask(b, prompt(40), b, forced if b % 2 else {"signals": Wanted(top=5)}) for b in range(4)
+    ]
     ended = finish(rig.engine, requests)
     for r in requests:
         one = ended[r.key]

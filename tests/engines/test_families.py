@@ -1,4 +1,7 @@
-"""Of each family, engine and learner compute what transformers' eager attention does, or refuse it by name."""
+"""Engine and learner on each family.
+
+They compute the same as transformers' eager attention, or refuse the family by name.
+"""
 
 import numpy as np
 import pytest
@@ -17,19 +20,22 @@ from tests.rollout.conftest import Letters, ask, finish, forced
 
 REFUSED_BY_ENGINE = {
     "gemma4": "model type gemma4_text caches layers of 2 shapes",
-    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of shape",
+    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of"
+    " shape",
     "llama4": "model type llama4_text has chunked_attention layers",
     "mimo2": "model type mimo_v2_flash caches layers of 2 shapes",
     "minimax": "model type minimax has linear_attention layers",
     "falcon-alibi": "model type 'falcon': the torch engine cannot run it",
     "bloom": "model type 'bloom': the torch engine cannot run it",
-    "gpt-neo": r"model type 'gpt_neo': the torch engine computes another model .* one-token decode differs by 0\.\d+ nats",
+    "gpt-neo": r"model type 'gpt_neo': the torch engine computes another model .*"
+    r" one-token decode differs by 0\.\d+ nats",
 }
 REFUSED_BY_LEARNER = {
     "phi": "PhiForCausalLM has a biased or no output layer",
     "minicpm3": "model type 'minicpm3' sets logits_scaling",
     "nemotron": "model type 'nemotron': NemotronAttention does not hand `tree=` to its attention",
-    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of shape",
+    "doge": "model type 'doge': DogeAttention attends with attention_mask = float32 numbers of"
+    " shape",
     "llama4": "model type 'llama4_text': the learner cannot run it",
     "gpt-j": "GPTJForCausalLM has a biased or no output layer",
 }
@@ -58,16 +64,29 @@ def test_the_learner_is_exact_or_says_why_not(case: str) -> None:
 def test_log_probs_of_longer_trees_are_those_of_eager_passes(case: str) -> None:
     model, tokenizer = loading.with_attention(made(case)), Letters()
     tokenizer.eos = frozenset()
-    engine = TorchEngine(Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), PolicyVersion(1, 0, b""))
+    engine = TorchEngine(
+        Forward(model), tokenizer, Limits(prefill_tokens=16, share_from=1), PolicyVersion(1, 0, b"")
+    )
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCABULARY, n).astype(np.int32) for n in (40, 7)]
-    first = [ask((p, b), prompts[p], 10 * p + b, keep=True, max_new_tokens=9 - b) for p in range(2) for b in range(3)]
+    first = [
+        ask((p, b), prompts[p], 10 * p + b, keep=True, max_new_tokens=9 - b)
+        for p in range(2)
+        for b in range(3)
+    ]
     ended = finish(engine, first)
-    trunks = [np.concatenate((request.prefix_P, ended[request.key].tokens_T))[:-2] for request in first[::2]]
+    trunks = [
+        np.concatenate((request.prefix_P, ended[request.key].tokens_T))[:-2]
+        for request in first[::2]
+    ]
     second = [
-        ask((t, b, "on"), trunk, 100 + 10 * t + b, max_new_tokens=5) for t, trunk in enumerate(trunks) for b in range(2)
+        ask((t, b, "on"), trunk, 100 + 10 * t + b, max_new_tokens=5)
+        for t, trunk in enumerate(trunks)
+        for b in range(2)
     ]
     ended |= finish(engine, second)
     for request in (*first, *second):
         own = ended[request.key]
-        assert np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < 1e-3, request.key
+        assert (
+            np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < 1e-3
+        ), request.key

@@ -1,4 +1,4 @@
-"""vLLM takes weights that a learner hands over by collectives, reads them back, and survives a hand-over that breaks."""
+"""Weights that a learner broadcasts to vLLM: loading, reading back, and broken transfers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,18 @@ from banyan.recipe import Resources
 from services.chassis.weights import collective, file
 from services.rollout.engines.vllm_engine import start
 from tests.engines.conftest import HAS_VLLM
-from tests.engines.rig import BASE, OTHER, TOLERANCE, Rig, ask, finish, gap, model, model_folder, prompt
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    Rig,
+    ask,
+    finish,
+    gap,
+    model,
+    model_folder,
+    prompt,
+)
 from tests.weights.handovers import Learner, learner
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -34,7 +45,9 @@ async def takes(vllm: Rig, made: Learner, folder: Path, tensors: dict[str, torch
         await asyncio.to_thread(vllm.engine.load, published.policy, path)
 
 
-async def test_vllm_computes_with_what_was_handed_over(vllm: Rig, made: Learner, tmp_path: Path) -> None:
+async def test_vllm_computes_with_what_was_handed_over(
+    vllm: Rig, made: Learner, tmp_path: Path
+) -> None:
     before = vllm.engine.stats().unproven
     for seed in (OTHER, BASE, OTHER):
         await takes(vllm, made, tmp_path / "node", vllm.model(seed).state_dict())
@@ -65,18 +78,23 @@ class Breaks:
 
 
 _READ = file.read_flat
-HOW = {"a byte changes": "the weights handed over digest to", "the learner hangs up": "the hand-over broke: .*by peer"}
+HOW = {
+    "a byte changes": "the weights handed over digest to",
+    "the learner hangs up": "the hand-over broke: .*by peer",
+}
 
 
 async def breaks(engine: Any, made: Learner, folder: Path, workers: int, how: str) -> None:
-    """A hand-over that does, and takes the engine out of service."""
+    """Break a hand-over, and check that the engine is out of service."""
     published = made.publish(OTHER, tensors=model(OTHER).state_dict())
     with pytest.MonkeyPatch.context() as patch:
         if how == "a byte changes":
             patch.setattr(file, "read_flat", changed)
         else:
             failing = Breaks()
-            patch.setattr(collective.Ranks, "broadcast", lambda ranks, flat_B: failing(ranks, flat_B))
+            patch.setattr(
+                collective.Ranks, "broadcast", lambda ranks, flat_B: failing(ranks, flat_B)
+            )
         patch.setattr(collective, "PIECE_BYTES", 50_000)
         with pytest.raises(TemporaryError, match=f"did not come whole: .*{HOW[how]}") as caught:
             async with made.node(folder, workers).held(published) as path:
@@ -99,10 +117,17 @@ async def test_a_hand_over_that_breaks_takes_the_engine_out_of_service(
 
 @pytest.mark.vllm
 @pytest.mark.skipif(not HAS_VLLM, reason="make vllm")
-async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(made: Learner, tmp_path: Path) -> None:
-    """Of several workers vLLM hears the first that fails, and would take the others' answers for those to come."""
+async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(
+    made: Learner, tmp_path: Path
+) -> None:
+    """Of several workers, vLLM receives the first error only.
+
+    It would take the others' answers for later ones.
+    """
     settings = {"arguments": {"tensor_parallel_size": 2}}
-    resources = Resources(engine="vllm", kv_tokens=2048, max_branches=4, dtype="float32", engine_settings=settings)
+    resources = Resources(
+        engine="vllm", kv_tokens=2048, max_branches=4, dtype="float32", engine_settings=settings
+    )
     folder = model_folder(tmp_path / "model")
     engine = await asyncio.to_thread(start.build, folder, resources, 1, PolicyVersion(0, 0, b""))
     try:
@@ -125,7 +150,7 @@ async def test_two_workers_take_what_is_handed_over_and_survive_what_breaks(made
 async def test_an_update_that_does_not_take_effect_is_caught(
     vllm: Rig, made: Learner, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Neither by what was kept of the version before, nor where a version came and was not used."""
+    """It shows against the samples of the version before, and where a version is not used."""
     await takes(vllm, made, tmp_path / "node", vllm.model(BASE).state_dict())
     policy, path = vllm.policy(OTHER)
     core, (base, base_path) = vllm.engine._core, vllm.policy(BASE)
@@ -133,7 +158,10 @@ async def test_an_update_that_does_not_take_effect_is_caught(
     async def nothing(manifest: Path) -> None:
         pass
 
-    with monkeypatch.context() as patch, pytest.raises(TemporaryError, match="computes with other values of"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(TemporaryError, match="computes with other values of"),
+    ):
         patch.setattr(core, "update", nothing)
         await asyncio.to_thread(vllm.engine.load, policy, path)
     update = core.update

@@ -1,4 +1,4 @@
-"""Policies that are adapters, in the vllm engine: what they say, that they are told apart, and what is refused."""
+"""Policies that are adapters, in the vllm engine: log-probs, distinction and refusals."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ CLEAR = 10 * TOLERANCE
 
 
 def adapter(rig, seed, rank=RANK):
-    """A policy that is an adapter with a random B, and the model with it merged."""
+    """Return a policy that is an adapter with a random B, and the model with it merged."""
     merged, draws, tensors = model(BASE), torch.Generator().manual_seed(seed), {}
     for name, layer in merged.named_modules():
         if name.rpartition(".")[2] in MATRICES:
@@ -27,14 +27,22 @@ def adapter(rig, seed, rank=RANK):
                 torch.randn(*shape, generator=draws) * 0.1
                 for shape in ((rank, layer.in_features), (layer.out_features, rank))
             )
-            tensors |= {f"base_model.model.{name}.lora_{which}.weight": t for which, t in (("A", a), ("B", b))}
+            tensors |= {
+                f"base_model.model.{name}.lora_{which}.weight": t
+                for which, t in (("A", a), ("B", b))
+            }
             layer.weight += ALPHA / rank * b @ a
     said = {"r": rank, "lora_alpha": ALPHA, "target_modules": list(MATRICES), "bias": "none"}
     folder = rig.folder / f"adapter-{seed}-{rank}"
     tokens = prompt(32, 9)
-    bird = {"tokens": tokens.tolist(), "logprobs": of(taught(merged, tokens[:1], tokens[1:]), tokens[1:]).tolist()}
+    bird = {
+        "tokens": tokens.tolist(),
+        "logprobs": of(taught(merged, tokens[:1], tokens[1:]), tokens[1:]).tolist(),
+    }
     bird["tolerance"] = 0.01
-    manifest = file.write(folder, f"policy-1-{seed}", tensors, 1, seed, "float32", canary=bird, adapter=said)
+    manifest = file.write(
+        folder, f"policy-1-{seed}", tensors, 1, seed, "float32", canary=bird, adapter=said
+    )
     return PolicyVersion(1, seed, manifest.digest), manifest.manifest_path, merged
 
 
@@ -79,15 +87,22 @@ def test_two_adapters_interleave_in_one_batch(lora, tmp_path):
     async def one(at):
         lora_request, salt, _ = named[at % 2]
         params = vllm_params.sampling_params(ask(at, prompt(40), at), frozenset())
-        return vllm_params.said(await core.ask(prompt(40).tolist(), salt, params, adapter=lora_request))
+        return vllm_params.read_output(
+            await core.ask(prompt(40).tolist(), salt, params, adapter=lora_request)
+        )
 
     async def together():
         return await asyncio.gather(*(one(at) for at in range(8)))
 
     for at, said in enumerate(loop.run_until_complete(together())):
         tokens = np.array(said.tokens, np.int32)
-        own, other = (of(taught(named[which % 2][2], prompt(40), tokens), tokens) for which in (at, at + 1))
-        assert np.abs(own - said.logprobs_T).max() < TOLERANCE and np.abs(other - said.logprobs_T).max() > CLEAR
+        own, other = (
+            of(taught(named[which % 2][2], prompt(40), tokens), tokens) for which in (at, at + 1)
+        )
+        assert (
+            np.abs(own - said.logprobs_T).max() < TOLERANCE
+            and np.abs(other - said.logprobs_T).max() > CLEAR
+        )
 
 
 def test_adapters_that_do_not_fit_change_nothing(lora, vllm):

@@ -1,4 +1,4 @@
-"""A new policy cuts what runs, or lets it end: no segment, whatever the engine, is of two policies."""
+"""A new policy aborts running segments, or lets them end: none is of two policies."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ class Store:
 
 
 def policies(rig):
-    """The first policy and a new one, with its weights."""
+    """Return the first policy and a new one, with its weights."""
     if rig.name == "scripted":
         return PolicyVersion(1, 0, b"p0"), PolicyVersion(1, 1, b"p1"), None
     return rig.policy(BASE)[0], *rig.policy(OTHER)
@@ -65,15 +65,18 @@ def announced(policy):
 
 
 def tokens(stats, cold):
-    """At least so many are sampled. vLLM says how many only when a segment has ended, and before that how much of its
-    cache is taken: a prompt and its first tokens, one block; more, two."""
+    """Return a lower bound of the sampled tokens.
+
+    vLLM counts them at the end of a segment, and before it only reports the use of its cache: a
+    prompt and its first tokens, one block; more, two.
+    """
     return max(stats.sampled_tokens - cold.sampled_tokens, stats.kv_tokens // (2 * BLOCK))
 
 
 async def refreshed(rig, drain_s, path=None, length=LENGTH, begun=0):
-    """Requests of `length` tokens that run when a policy comes, and ones that come while it is taken; what became of all.
+    """Refresh the policy while requests run and others arrive; return all segments.
 
-    begun: tokens that there are by then.
+    length: tokens of each request. begun: tokens sampled before the refresh.
     """
     old, new, weights = policies(rig)
     engine = build({"latency_s": 0.005}, old, 32) if rig.name == "scripted" else rig.engine
@@ -88,10 +91,12 @@ async def refreshed(rig, drain_s, path=None, length=LENGTH, begun=0):
     thread.submit(running)
     try:
         async with asyncio.timeout(60):
-            while (stats := await thread.stats()).running < len(running) or tokens(stats, cold) < begun:
+            while (stats := await thread.stats()).running < len(running) or tokens(
+                stats, cold
+            ) < begun:
                 await asyncio.sleep(0)
             store.published = announced(new)
-            await refresher.look()
+            await refresher.poll()
             loading = asyncio.create_task(refresher.refresh([], []))
             await asyncio.sleep(0)
             thread.submit(later)
@@ -115,20 +120,25 @@ async def test_no_segment_is_of_two_policies(any_rig, drain_s):
         assert one.finish is (Finish.ABORTED if one.key in keys else Finish.BOUNDARY)
         assert (len(one.tokens_T) < LENGTH) == (one.key in keys) and one.policy in (old, new)
         if any_rig.name != "scripted":
-            assert gap(any_rig.model(BASE if one.policy == old else OTHER), one, request) < TOLERANCE
+            assert (
+                gap(any_rig.model(BASE if one.policy == old else OTHER), one, request) < TOLERANCE
+            )
     assert all(ended[r.key].policy == new for r in later) and all(s.policy == old for s in cut)
     if drain_s == 30.0:
         assert not cut and all(ended[r.key].policy == old for r in running)
 
 
 async def test_a_cut_loses_what_a_drain_keeps(any_rig):
-    """A drain of 30 s cuts nothing (test_no_segment_is_of_two_policies). What has no token yet waits instead."""
+    """A drain of 30 s aborts nothing (test_no_segment_is_of_two_policies).
+
+    Segments without a token wait instead.
+    """
     _, _, _, cut, _ = await refreshed(any_rig, 0.0, length=LONG, begun=6)
     assert len(cut) == 6 and all(s.finish is Finish.ABORTED for s in cut)
 
 
 async def test_a_policy_that_is_refused_lets_the_old_one_go_on(rig, tmp_path):
-    """A drain that comes to nothing is over: what waits is admitted."""
+    """A drain without result ends: waiting segments are admitted."""
     from services.chassis.weights import file
 
     state = {k: v for k, v in rig.model(OTHER).state_dict().items() if "layers.1." not in k}

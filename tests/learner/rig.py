@@ -169,13 +169,22 @@ class Rig:
         try:
             kept = checkpoint.newest(self.folder / "checkpoints", RUN)
             await torch_thread.load(kept[0] if kept else self.model, resumed=kept is not None, base=self.model)
-            keeper = Checkpointer(
-                self.folder / "checkpoints", self.model, torch_thread, self.recipe.optimise.checkpoint_every
+            every = self.recipe.optimise.checkpoint_every
+            checkpointer = Checkpointer(self.folder / "checkpoints", self.model, torch_thread, every)
+            self.learner = Learner(
+                RUN,
+                self.recipe,
+                held_out=self.held_out,
+                store=self.store,
+                trigger=ClosedTrees(),
+                torch_thread=torch_thread,
+                weights=self.weights,
+                checkpointer=checkpointer,
+                address="here:1",
+                tick_s=0.05,
             )
-            parts = (self.store, ClosedTrees(), torch_thread, self.weights, keeper, "here:1", 0.05)
-            self.learner = Learner(RUN, self.recipe, self.held_out, *parts)
             await asyncio.wait_for(self.learner.work(kept[1] if kept else None, stop or asyncio.Event()), 30)
-            keeper.done()
+            checkpointer.done()
         finally:
             torch_thread.done()
 

@@ -1,4 +1,4 @@
-"""A policy is announced when its weights can be had, and not before."""
+"""The announcement of a policy comes after its weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,57 +14,59 @@ from services.chassis.weights.file import WeightManifest
 from services.learner.announcer import Announcer
 from services.learner.position import Position
 from services.learner.weights.folder import WeightFolder
-from services.learner.weights.object_store import FolderOnly
+from services.learner.weights.outlet import FolderOnly
 from tests.learner.rig import RUN, MemoryStore, grown
 
 
-class Asked(MemoryStore):
-    """Looks, when a policy is told, at what a node that heard of it would find."""
+class CheckedStore(MemoryStore):
+    """A store that checks, as a node would, that an announced policy's weights can be fetched."""
 
-    def __init__(self, outlet: "Out") -> None:
+    def __init__(self, outlet: "RecordingOutlet") -> None:
         super().__init__(grown)
         self.outlet = outlet
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         step = policy.policy.step
         file.open_verified(Path(policy.path) / f"policy-{policy.policy.learner_epoch}-{step}.json")
-        assert replayed or policy.policy.digest in self.outlet.out, f"policy {step} is told of, and its weights are not out"
+        assert replayed or policy.policy.digest in self.outlet.sent, (
+            f"policy {step} is announced before its weights are sent"
+        )
         await super().put_policy(policy, replayed)
 
 
-class Out(FolderOnly):
-    """Somewhere beside the folder; `away` takes nothing."""
+class RecordingOutlet(FolderOnly):
+    """An outlet that records what it sends; while `away` it fails."""
 
     def __init__(self) -> None:
-        self.out: set[bytes] = set()
+        self.sent: set[bytes] = set()
         self.away = False
 
     async def put(self, manifest: WeightManifest) -> Mapping[str, float]:
         if self.away:
             raise DeadlineMissed("no ack from NATS")
-        self.out.add(manifest.digest)
+        self.sent.add(manifest.digest)
         return {"weights_sent_bytes": float(manifest.bytes)}
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Any:
-    outlet, weights = Out(), WeightFolder(tmp_path)
-    store = Asked(outlet)
+def parts(tmp_path: Path) -> Any:
+    outlet, weights = RecordingOutlet(), WeightFolder(tmp_path)
+    store = CheckedStore(outlet)
     at = Position()
     at.epoch = 1
-    at.hold(weights.put({"a": torch.ones(8)}, 1, 0, "bfloat16").digest)
+    at.set_weights(weights.put({"a": torch.ones(8)}, 1, 0, "bfloat16").digest)
     return outlet, store, Announcer(RUN, store, weights, "here:1", outlet), at
 
 
-async def test_nobody_is_told_of_a_policy_before_its_weights_are_out(told: Any) -> None:
-    _, store, announcer, at = told
+async def test_a_policy_is_announced_after_its_weights_are_sent(parts: Any) -> None:
+    _, store, announcer, at = parts
     assert await announcer.announce(at, b"", None) == {"weights_sent_bytes": store.puts[0].bytes}
     assert [policy.policy.digest for policy in store.puts] == [at.digest]
     assert store.puts[0].metrics["weights_sent_bytes"] == store.puts[0].bytes
 
 
-async def test_a_policy_whose_weights_do_not_go_out_is_told_to_nobody(told: Any) -> None:
-    outlet, store, announcer, at = told
+async def test_a_policy_whose_weights_are_not_sent_is_not_announced(parts: Any) -> None:
+    outlet, store, announcer, at = parts
     outlet.away = True
     with pytest.raises(DeadlineMissed):
         await announcer.announce(at, b"", None)
@@ -74,7 +76,7 @@ async def test_a_policy_whose_weights_do_not_go_out_is_told_to_nobody(told: Any)
     assert [policy.policy.step for policy in store.puts] == [0]
 
 
-async def test_a_policy_that_all_know_is_put_without_its_weights_going_out_again(told: Any) -> None:
-    outlet, store, announcer, at = told
+async def test_a_known_policy_is_put_without_sending_its_weights_again(parts: Any) -> None:
+    outlet, store, announcer, at = parts
     await announcer.announce(at, b"", None, replayed=True)
-    assert not outlet.out and not store.puts and len(store.stored) == 1
+    assert not outlet.sent and not store.puts and len(store.stored) == 1

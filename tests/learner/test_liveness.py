@@ -1,4 +1,4 @@
-"""The torch thread declares what it does: an order that hangs shows, a step that gets on pass by pass does not."""
+"""The torch thread declares its tasks: a hanging one is noticed, a step pass by pass is not."""
 
 import asyncio
 import threading
@@ -18,14 +18,14 @@ from services.learner.training.trainer import Trainer, settle
 from services.learner.training.trainer_thread import TorchThread
 from tests.learner.rig import recipe
 from tests.learner.rows import rows_of
-from tests.learner.test_service import RUN, World, world
-from tests.learner.test_service import recipe as service_recipe
+from tests.learner.service_world import RUN, World, world
+from tests.learner.service_world import recipe as service_recipe
 from tests.liveness import answers_for
 
 __all__ = ["world"]  # a fixture
 
 
-async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually: Any) -> None:
+async def test_a_task_that_hangs_is_noticed_while_the_event_loop_goes_on(eventually: Any) -> None:
     thread, goes_on, liveness = TorchThread(recipe(1), 1), threading.Event(), Liveness()
     liveness.add(thread.pulse)
     try:
@@ -44,16 +44,18 @@ async def test_an_order_that_hangs_shows_while_the_event_loop_goes_on(eventually
 def test_every_pass_of_a_step_is_progress(tiny_llama: Callable[..., Any], forest: Any) -> None:
     settle(1)
     trainer, passes = Trainer(prepare(tiny_llama(0, torch.float32)), Optimise()), []
-    trainer.passed = lambda: passes.append(1)
+    trainer.on_pass = lambda: passes.append(1)
     rows = rows_of(forest, 1, 16)
     trainer.step(rows, 0)
     assert len(passes) == len(rows) > 3
 
 
-async def test_health_answers_for_the_torch_thread_and_for_checkpoints(world: World, tiny_folder: Path) -> None:
+async def test_health_answers_for_the_torch_thread_and_for_checkpoints(
+    world: World, tiny_folder: Path
+) -> None:
     await world.begin(service_recipe(tiny_folder))
     address, stop = f"127.0.0.1:{free_port()}", asyncio.Event()
-    told = LearnerSettings(
+    settings = LearnerSettings(
         run=RUN,
         nats=world.nats,
         store=world.store,
@@ -62,7 +64,7 @@ async def test_health_answers_for_the_torch_thread_and_for_checkpoints(world: Wo
         weights=world.folder / "w",
         threads=1,
     )
-    running = asyncio.create_task(service.run(told, stop))
+    running = asyncio.create_task(service.run(settings, stop))
     try:
         await answers_for(address, ("torch", "checkpoints"))
     finally:

@@ -34,11 +34,13 @@ async def test_every_batch_makes_one_policy_in_order(tmp_path: Path, tiny_folder
     assert (metrics["unique_tokens"], metrics["path_tokens"]) == (2 * 17, 2 * 32)
     assert metrics["foreign_fraction"] == 0
     assert metrics["grad_norm"] > 0
-    said = store.batches[0][0].summary
-    assert [g["advantage_max"] for g in said["groups"]] == pytest.approx([1.5, 1.5], abs=1e-4)
+    summary = store.batches[0][0].summary
+    assert [g["advantage_max"] for g in summary["groups"]] == pytest.approx([1.5, 1.5], abs=1e-4)
 
 
-async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     rig = await straight(tmp_path, tiny_folder)
     last = rig.store.puts[-1]
     names = sorted(p.name for p in Path(last.path).iterdir())
@@ -52,7 +54,9 @@ async def test_the_weights_handed_out_are_the_policys_and_old_ones_go(tmp_path: 
         rig.weights.find(rig.store.puts[1].policy.digest)
 
 
-async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     def flat_first(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
         return grown(ordinal, policy, spread=ordinal not in (0, 1, 2))
 
@@ -68,8 +72,10 @@ async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(tmp
     assert rig.store.batches[0][0].summary["groups"][0]["skip"] == "zero variance"
 
 
-async def test_a_batch_is_in_the_store_before_it_is_trained_on(tmp_path: Path, tiny_folder: Path, monkeypatch: Any) -> None:
-    """A learner that dies in a step could else train the next one on other trees, and none would know what made a policy."""
+async def test_a_batch_is_in_the_store_before_it_is_trained_on(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: Any
+) -> None:
+    """Else a learner that dies in a step could leave a policy whose trees are unknown."""
     store, step = MemoryStore(grown), TorchThread.step
 
     async def dies_in_the_third(thread: TorchThread, *arguments: Any) -> Any:
@@ -126,15 +132,11 @@ async def test_an_evaluation_tree_is_refused(tmp_path: Path, tiny_folder: Path) 
 async def test_a_checkpoint_whose_asker_is_gone_is_still_of_one_step(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its writer reads the weights in use, so the next step waits for it, also when nobody waits for the answer."""
+    """Its writer reads the weights in use, so the next step waits for it without a caller, too."""
     store = MemoryStore(grown)
-    rig, plain, begun, go_on = (
-        Rig(tmp_path, tiny_folder, store, recipe(4)),
-        store.ready,
-        threading.Event(),
-        threading.Event(),
-    )
-    write = checkpoint.write
+    rig = Rig(tmp_path, tiny_folder, store, recipe(4))
+    begun, go_on = threading.Event(), threading.Event()
+    plain, write = store.ready, checkpoint.write
 
     def slow(*arguments: Any) -> Path:
         begun.set()
@@ -154,8 +156,8 @@ async def test_a_checkpoint_whose_asker_is_gone_is_still_of_one_step(
     store.ready = ask_and_go  # type: ignore[method-assign]
     await rig.run()
     other = await straight(tmp_path, tiny_folder, 2)
-    held = load_file(tmp_path / "checkpoints" / "step-00000002-epoch-1" / checkpoint.MODEL)
-    assert all(torch.equal(held[name], tensor) for name, tensor in other.final().items())
+    written = load_file(tmp_path / "checkpoints" / "step-00000002-epoch-1" / checkpoint.MODEL)
+    assert all(torch.equal(written[name], tensor) for name, tensor in other.final().items())
 
 
 async def test_a_checkpoint_that_cannot_be_written_leaves_the_activity_as_it_was(

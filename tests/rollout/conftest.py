@@ -24,19 +24,24 @@ VOCABULARY = 300  # not a multiple of the sampler's block
 
 
 class Letters:
-    """Token i is one letter; token 1 ends."""
+    """A tokenizer of one letter for each token; token 1 ends."""
 
     eos = frozenset({1})
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
-        return np.array([2 + ord(c) % (VOCABULARY - 2) for m in messages for c in m["content"]], np.int32)
+        return np.array(
+            [2 + ord(c) % (VOCABULARY - 2) for m in messages for c in m["content"]], np.int32
+        )
 
     def decode(self, tokens: IntTokens) -> str:
         return "".join(chr(ord("a") + int(t) % 26) for t in tokens if int(t) not in self.eos)
 
 
 def tiny_llama(seed: int = 0) -> PreTrainedModel:
-    """Two layers, four query heads on two kv heads, float32; peaked enough that wrong positions show."""
+    """Return a Llama of two layers, with four query heads on two kv heads, in float32.
+
+    Its distributions are peaked enough that wrong positions show.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -63,29 +68,43 @@ def llama() -> PreTrainedModel:
 
 @pytest.fixture
 def make_engine(llama: PreTrainedModel) -> Callable[..., TorchEngine]:
-    """Engines on the tiny model; `eos=False` lets every segment run to its limit."""
+    """Return a maker of engines on the tiny model.
 
-    def make(model: PreTrainedModel | None = None, eos: bool = False, **limits: int | bool) -> TorchEngine:
+    Without `eos` every segment runs to its limit.
+    """
+
+    def make(
+        model: PreTrainedModel | None = None, eos: bool = False, **limits: int | bool
+    ) -> TorchEngine:
         tokenizer = Letters()
         if not eos:
             tokenizer.eos = frozenset()
-        return TorchEngine(Forward(model or llama), tokenizer, Limits(**limits), PolicyVersion(1, 0, b"p0"))  # type: ignore[arg-type]
+        return TorchEngine(
+            Forward(model or llama), tokenizer, Limits(**limits), PolicyVersion(1, 0, b"p0")
+        )  # type: ignore[arg-type]
 
     return make
 
 
 def prompt(length: int, seed: int = 0) -> IntTokens:
-    """A random prompt."""
-    return np.random.default_rng(1000 * seed + length).integers(2, VOCABULARY, length).astype(np.int32)
+    """Return a random prompt."""
+    return (
+        np.random.default_rng(1000 * seed + length).integers(2, VOCABULARY, length).astype(np.int32)
+    )
 
 
-def ask(key: object, prefix: IntTokens, draw_key: int = 1, keep: bool = False, **sampling: object) -> Request:
-    """A request."""
-    return Request(key, prefix, draw_key, Sampling(**{"max_new_tokens": 8, **sampling}), keep)  # type: ignore[arg-type]
+def ask(
+    key: object, prefix: IntTokens, draw_key: int = 1, keep: bool = False, **sampling: object
+) -> Request:
+    """Return a request."""
+    settings = Sampling(**{"max_new_tokens": 8, **sampling})  # type: ignore[arg-type]
+    return Request(key, prefix, draw_key, settings, keep)
 
 
-def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 20_000) -> dict[object, Sampled]:
-    """Submits, steps until all is done, and returns what ended by key."""
+def finish(
+    engine: Engine, requests: Iterable[Request] = (), most_steps: int = 20_000
+) -> dict[object, Sampled]:
+    """Submit requests and step until the engine is idle; return the ended segments by key."""
     for request in requests:
         engine.submit(request)
     ended: dict[object, Sampled] = {}
@@ -98,8 +117,10 @@ def finish(engine: Engine, requests: Iterable[Request] = (), most_steps: int = 2
     raise AssertionError(f"not done after {most_steps} steps: {engine.stats()}")
 
 
-def forced(model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0) -> np.ndarray:
-    """Log-probs of `tokens` after `prefix` by one plain pass with transformers' own attention."""
+def forced(
+    model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, temperature: float = 1.0
+) -> np.ndarray:
+    """Return log-probs of `tokens` after `prefix`, by one pass with transformers' own attention."""
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -114,7 +135,7 @@ def forced(model: PreTrainedModel, prefix: IntTokens, tokens: IntTokens, tempera
 
 
 def save_weights(folder: Path, model: PreTrainedModel, step: int) -> tuple[PolicyVersion, Path]:
-    """A published policy: float32, so that comparisons are exact."""
+    """Write a policy as a learner publishes it, in float32 so that comparisons are exact."""
     from services.chassis.weights import file
 
     manifest = file.write(folder, f"policy-1-{step}", model.state_dict(), 1, step, dtype="float32")

@@ -1,4 +1,4 @@
-"""Grows trees on the scripted engine in tests: specs, a driver that may be interrupted, and what a tree came to."""
+"""Trees that grow on the scripted engine in tests: specs, a driver, and interruptions."""
 
 import random
 from collections.abc import Mapping
@@ -21,8 +21,10 @@ ENDLESS: Mapping[str, Any] = {"chain": {"": {"a": 0.5, "b": 0.5}}}
 ENDING: Mapping[str, Any] = {"chain": {"": {"a": 0.45, "b": 0.4, "": 0.15}}}
 
 
-def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: int = 5, **more: Any) -> GrowSpec:
-    """A tree's assignment."""
+def spec(
+    policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: int = 5, **more: Any
+) -> GrowSpec:
+    """Return the assignment of a tree."""
     return GrowSpec(
         tree_id=seed.to_bytes(32, "little"),
         run_id="run",
@@ -36,34 +38,43 @@ def spec(policy: str, settings: Mapping[str, Any], max_tokens: int = 16, seed: i
     )
 
 
-def engine(settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64) -> ScriptedEngine:
-    """A scripted engine."""
+def engine(
+    settings: Mapping[str, Any] = ENDING, step: int = 0, max_branches: int = 64
+) -> ScriptedEngine:
+    """Return a scripted engine."""
     return build(dict(settings), PolicyVersion(1, step, b"p%d" % step), max_branches)
 
 
 def grow(
-    given: GrowSpec,
-    with_engine: ScriptedEngine,
+    assignment: GrowSpec,
+    scripted: ScriptedEngine,
     tree: Tree | None = None,
     leaves: Mapping[Leaf, str] | None = None,
     most_steps: int = 10_000,
 ) -> tuple[Grower, bool]:
-    """Grows a tree to its end or for so many engine steps; whether it came to its end."""
-    grower = Grower(given, tree or Tree(given.tree_id), with_engine.tokenizer, "test", leaves=dict(leaves or {}))
+    """Grow a tree to its end, or for some engine steps; return whether it came to its end."""
+    grower = Grower(
+        assignment,
+        tree or Tree(assignment.tree_id),
+        scripted.tokenizer,
+        "test",
+        leaves=dict(leaves or {}),
+    )
     step = grower.start()
     for _ in range(most_steps):
         for request in step.requests:
-            with_engine.submit(request)
+            scripted.submit(request)
         if step.grown is not None:
             assert set(step.grown) == set(grower.leaves)
             return grower, True
-        step = grower.ended(with_engine.step())
+        step = grower.ended(scripted.step())
     assert most_steps < 10_000, "the tree is never grown"
     return grower, step.grown is not None
 
 
 def survivors(tree: Tree, rng: random.Random) -> Tree:
-    """What the store may have of a tree when its node dies: segments with all their ancestors, but not all of them."""
+    """Return a part of a tree that the store may have when its node dies: some of its segments,
+    each with all its ancestors."""
     kept = Tree(tree.tree_id)
     for segment in tree:
         if (not segment.parent or segment.parent in kept.segments) and rng.random() < 0.8:
@@ -72,7 +83,7 @@ def survivors(tree: Tree, rng: random.Random) -> Tree:
 
 
 def shape(grower: Grower) -> tuple[set[bytes], set[Leaf]]:
-    """All that identifies a grown tree."""
+    """Return the identity of a grown tree."""
     return set(grower.tree.segments), set(grower.leaves)
 
 
@@ -86,4 +97,6 @@ class Failing:
         if len(view.tree.segments) > self.after:
             raise ZeroDivisionError("in a user's policy")
         sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
-        return Plan(tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4)))
+        return Plan(
+            tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4))
+        )

@@ -1,4 +1,4 @@
-"""An engine that dies in a living process: its node ends, and another one goes on with its trees."""
+"""An engine that dies in a living process: its node ends, and another continues its trees."""
 
 import pytest
 import pytest_asyncio
@@ -17,28 +17,27 @@ def fail(*_):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def segments(w: World, trees: list[bytes]) -> int:
-    found = [await w._or_none(tree) for tree in trees]
-    return sum(len(tree.segments) for tree in found if tree is not None)
+    states = [await w._or_none(tree) for tree in trees]
+    return sum(len(tree.segments) for tree in states if tree is not None)
 
 
 async def grow_until_it_dies(w: World, eventually) -> list[bytes]:
-    """A node whose engine fails in the middle of a step, in its own thread."""
-
+    """Run a node whose engine fails amid a step, in its own thread; return the trees."""
     with pytest.raises(RuntimeError, match="the accelerator is gone"):
         async with w.node("dying") as dying:
             opened = await w.open(TREES, TREE, TREEPO, max_new_tokens=12)
-            await eventually(lambda: some(w, opened), 15, "some segments")
+            await eventually(lambda: have_segments(w, opened), 15, "some segments")
             dying._thread._command(lambda engine: setattr(engine, "step", fail))
             await eventually(lambda: over(dying), 10, "the node's end")
     return opened
 
 
-async def some(w: World, opened: list[bytes]) -> bool:
+async def have_segments(w: World, opened: list[bytes]) -> bool:
     return await segments(w, opened) >= 3 * TREES
 
 
@@ -53,10 +52,9 @@ async def test_its_trees_are_finished_by_another_node_from_where_it_stopped(smal
     before = [ids(await small.state(tree)) for tree in opened]
     assert all(before)
     async with small.node("heir") as heir:
-        # The broker gives the assignments out again only after ack_wait; claiming by hand is the same without the wait.
+        # The broker redelivers the assignments only after ack_wait: claim them by hand.
         for tree_id in opened:
-            heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree_id)))
-        heir._again.set()
+            heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, tree_id)))
         for kept, tree in zip(before, await small.grown(opened), strict=True):
             assert kept <= ids(tree) and len(tree.leaves) == 8 and tree.claim_epoch == 2
             assert {s.producer for s in tree.segments} == {"dying", "heir"}
@@ -64,8 +62,8 @@ async def test_its_trees_are_finished_by_another_node_from_where_it_stopped(smal
             assert len(set(places)) == len(places)
 
 
-async def test_what_had_ended_is_told_before_it_goes(small, eventually, monkeypatch):
-    """Nobody waits for these segments, so they rest; the end of the node does not lose them."""
+async def test_ended_segments_are_published_before_it_goes(small, eventually, monkeypatch):
+    """Resting segments are not lost at the end of the node."""
     monkeypatch.setattr(publisher, "_REST_S", 600.0)
     await small.begin(**LONG)
     await small.policy(0)
@@ -76,11 +74,13 @@ async def test_what_had_ended_is_told_before_it_goes(small, eventually, monkeypa
             assert not await segments(small, opened)
             dying._thread._command(lambda engine: setattr(engine, "step", fail))
             await eventually(lambda: over(dying), 10, "the node's end")
-            grown = {segment.id for live in dying.trees for segment in live.segments}
+            grown = {segment.id for tree in dying.trees for segment in tree.segments}
     await eventually(lambda: stored(small, opened, grown), 10, "what had ended")
 
 
-async def test_what_rests_is_told_before_a_tree_is_handed_back(small, eventually, monkeypatch):
+async def test_resting_events_are_published_before_a_tree_is_returned(
+    small, eventually, monkeypatch
+):
     monkeypatch.setattr(publisher, "_REST_S", 600.0)
     await small.begin(**LONG)
     await small.policy(0)
@@ -88,16 +88,16 @@ async def test_what_rests_is_told_before_a_tree_is_handed_back(small, eventually
         (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
         await eventually(lambda: ended(tired, 3), 15, "some segments")
         assert not await segments(small, [opened])
-        (live,) = tired.trees
-        grown = {segment.id for segment in live.segments}
-        await tired._taker.close()  # it does not take its own tree again
-        tired._give_up_here(live, RuntimeError("no memory"))
-        await eventually(lambda: not tired.trees.holds(live), 10, "the end of its claim")
+        (tree,) = tired.trees
+        grown = {segment.id for segment in tree.segments}
+        await tired._claimer.close()  # it does not claim its own tree again
+        tired.executor.give_up(tree, "UNABLE: no memory")
+        await eventually(lambda: not tired.trees.holds(tree), 10, "the end of its claim")
         await eventually(lambda: stored(small, [opened], grown), 10, "what had ended")
 
 
 async def ended(node, count) -> bool:
-    return sum(len(live.segments) for live in node.trees) >= count
+    return sum(len(tree.segments) for tree in node.trees) >= count
 
 
 async def stored(w: World, opened: list[bytes], wanted: set[bytes]) -> bool:

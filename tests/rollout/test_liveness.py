@@ -1,4 +1,4 @@
-"""A loop of a node that hangs is late; one that waits for work, or for a broker that is away, is not."""
+"""A loop that hangs is late; one that waits for work, or for a broker that is away, is not."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from services.rollout.clients import blobs, messages, publisher
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.node import heartbeat, lease_renewal
-from services.rollout.node.active_trees import Trees
+from services.rollout.node.active_trees import ActiveTrees
 from services.rollout.node.heartbeat import Heartbeat
 from services.rollout.node.lease_renewal import LeaseRenewer
 from tests.liveness import Clock
@@ -37,10 +37,16 @@ async def beside(loop: Awaitable[None]) -> AsyncIterator[None]:
 
 
 class Hangs:
-    """A call that is answered a few times, each after 100 s on the clock, and then never."""
+    """A call that is answered three times, each after 100 s on the clock, and then never."""
 
     def __init__(self, clock: Clock, answer: Any = None, error: Exception | None = None) -> None:
-        self.clock, self._answer, self._error, self.calls, self.hanging = clock, answer, error, 0, asyncio.Event()
+        self.clock, self._answer, self._error, self.calls, self.hanging = (
+            clock,
+            answer,
+            error,
+            0,
+            asyncio.Event(),
+        )
 
     async def __call__(self, *_: object, **__: object) -> Any:
         self.calls += 1
@@ -60,32 +66,35 @@ async def test_a_publisher_that_hangs_is_late_and_one_with_nothing_to_send_or_no
     monkeypatch.setattr(publisher, "_REST_S", 0.01)
     clock, away, sent = Clock(), list[str](), asyncio.Event()
     publish = Hangs(clock, error=DeadlineMissed("the broker is away"))
-    made = Publisher(SimpleNamespace(publish=publish), lambda: away.append(made.pulse.late))  # type: ignore[arg-type]
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    bus: Any = SimpleNamespace(publish=publish)
+    loop = Publisher(bus, lambda: away.append(loop.pulse.late))
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         clock.now += 1e6
-        assert not made.pulse.late
-        await made.put(LEAF, sent)
+        assert not loop.pulse.late
+        await loop.put(LEAF, sent)
         await asyncio.wait_for(publish.hanging.wait(), 10)
-        assert away == ["", "", ""] and not made.pulse.late  # 300 s without a broker
+        assert away == ["", "", ""] and not loop.pulse.late  # 300 s without a broker
         clock.now += 121.0
-        assert made.pulse.late.startswith("sending: a try")
+        assert loop.pulse.late.startswith("sending: a try")
 
 
-async def test_a_publisher_rests_once_all_is_sent(monkeypatch: pytest.MonkeyPatch, eventually: Any) -> None:
+async def test_a_publisher_rests_once_all_is_sent(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
     monkeypatch.setattr(publisher, "_REST_S", 0.01)
     clock, sent = Clock(), asyncio.Event()
-    made = Publisher(SimpleNamespace(publish=Hangs(clock)))  # type: ignore[arg-type]
-    made.pulse._clock = clock
-    async with beside(made.run()):
-        await made.put(LEAF, sent)
-        await made.flush(10.0)
+    loop = Publisher(SimpleNamespace(publish=Hangs(clock)))  # type: ignore[arg-type]
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
+        await loop.put(LEAF, sent)
+        await loop.flush(10.0)
         await asyncio.sleep(0.01)
         clock.now += 1e6
-        assert sent.is_set() and not made.pulse.late
+        assert sent.is_set() and not loop.pulse.late
 
 
-async def test_what_ended_and_is_not_passed_on_is_late_unless_the_broker_is_away(
+async def test_segments_that_are_not_passed_on_are_late_unless_the_broker_is_away(
     nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     clock, hanging, goes_on = Clock(), asyncio.Event(), asyncio.Event()
@@ -93,44 +102,50 @@ async def test_what_ended_and_is_not_passed_on_is_late_unless_the_broker_is_away
         await w.begin()
         await w.policy(0)
         async with w.node() as node:
-            digest = node._digest
+            receive = node.executor.receive
+            passing, starting = node._pump_pulse, node._starter.pulse
 
-            async def hangs(batch: Any, turn: bool = False) -> None:
-                if turn:
+            async def hang(samples: Any, is_turn: bool = False) -> None:
+                if is_turn:
                     hanging.set()
                     await goes_on.wait()
-                await digest(batch, turn)
+                await receive(samples, is_turn)
 
-            monkeypatch.setattr(node, "_digest", hangs)
-            node._passed._clock = node._started._clock = clock
+            monkeypatch.setattr(node.executor, "receive", hang)
+            passing._clock = starting._clock = clock
             clock.now += 1e6
-            assert not node._passed.late  # nothing ends
+            assert not passing.late  # nothing ends
             opened = await w.open(1)
             await asyncio.wait_for(hanging.wait(), 10)
-            await eventually(lambda: node._started._state[2] < clock.now + 1801)
+            await eventually(lambda: starting._state[2] < clock.now + 1801)
             clock.now += 3601.0
-            assert node._passed.late.startswith("passing on: what ended")
-            node._publisher._away()  # the broker has taken nothing
-            assert not node._passed.late
+            assert passing.late.startswith("passing on: what ended")
+            node._publisher._on_away()  # the broker has taken nothing
+            assert not passing.late
             clock.now += 3601.0
-            node._teller._blobs._away()  # the store has taken nothing
-            assert not node._passed.late and not node._started.late
+            node.executor._reporter._blobs._on_away()  # the store has taken nothing
+            assert not passing.late and not starting.late
             goes_on.set()
             await w.grown(opened)
             await eventually(lambda: not len(node.trees))
-            node._publisher._away()
+            node._publisher._on_away()
             clock.now += 1e6
-            assert not node._passed.late  # nothing ends any more, and who is away makes no work
+            assert not passing.late  # nothing ends any more, so there is no deadline
 
 
-async def test_a_large_segment_says_each_time_that_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "_AGAIN_S", 0.01)
+async def test_a_large_segment_reports_each_time_that_the_store_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blobs, "_RETRY_S", 0.01)
     monkeypatch.setattr(blobs, "MAX_MESSAGE_BYTES", 0)
     clock, away = Clock(), list[int]()
     put = Hangs(clock, error=TemporaryError("away"))
-    grown = messages.events_pb2.SegmentsGrown(segments=[messages.events_pb2.GrownSegment(claim_epoch=1)])
-    made = Blobs(SimpleNamespace(put_blob=put), lambda: away.append(put.calls))  # type: ignore[arg-type]
-    task = asyncio.ensure_future(made.light(messages.Event("s", grown, "id", "")))
+    grown = messages.events_pb2.SegmentsGrown(
+        segments=[messages.events_pb2.GrownSegment(claim_epoch=1)]
+    )
+    store: Any = SimpleNamespace(put_blob=put)
+    loop = Blobs(store, lambda: away.append(put.calls))
+    task = asyncio.ensure_future(loop.lighten(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
     task.cancel()
     assert away == [1, 2, 3]
@@ -140,16 +155,17 @@ async def test_a_presence_that_hangs_is_late(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.001)
     clock = Clock()
     present = Hangs(clock)
-    made = Heartbeat(SimpleNamespace(present=present), Trees(4, 4), joined=False)  # type: ignore[arg-type]
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    store: Any = SimpleNamespace(present=present)
+    loop = Heartbeat(store, ActiveTrees(4, 4), joined=False)
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         await asyncio.wait_for(present.hanging.wait(), 10)
-        assert not made.pulse.late
+        assert not loop.pulse.late
         clock.now += 121.0
-        assert made.pulse.late
+        assert loop.pulse.late
 
 
-async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is_not_theirs(
+async def test_renewals_that_hang_are_late_but_not_while_the_engine_loads(
     monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     monkeypatch.setattr(lease_renewal, "EVERY_S", 0.001)
@@ -161,39 +177,53 @@ async def test_renewals_that_hang_are_late_and_an_engine_that_loads_for_hours_is
         await loads.wait()
         return SimpleNamespace(steps=0)
 
-    live = SimpleNamespace(
-        started=False, finishing=False, touched=float("inf"), epoch=1, spec=SimpleNamespace(tree_id=b"t"), delivery=None
-    )
-
     async def in_progress() -> None:
         return None
 
-    live.delivery = SimpleNamespace(in_progress=in_progress)
-    made = LeaseRenewer(SimpleNamespace(renew=renew), SimpleNamespace(stats=stats), [live], None, 1.0)  # type: ignore[arg-type]
-    made.pulse._clock = clock
-    async with beside(made.run()):
+    tree = SimpleNamespace(
+        is_growing=False,
+        is_finishing=False,
+        progressed_at=float("inf"),
+        epoch=1,
+        spec=SimpleNamespace(tree_id=b"t"),
+        delivery=SimpleNamespace(in_progress=in_progress),
+    )
+    trees, nothing = [tree], None
+    loop = LeaseRenewer(
+        SimpleNamespace(renew=renew),  # type: ignore[arg-type]
+        SimpleNamespace(stats=stats),  # type: ignore[arg-type]
+        trees,  # type: ignore[arg-type]
+        executor=nothing,  # type: ignore[arg-type]
+        segment_deadline_s=1.0,
+    )
+    loop.pulse._clock = clock
+    async with beside(loop.run()):
         await asyncio.wait_for(asked.wait(), 10)
         clock.now += 1e6
-        assert not made.pulse.late
+        assert not loop.pulse.late
         loads.set()
         await asyncio.wait_for(renew.hanging.wait(), 10)
-        assert not made.pulse.late
+        assert not loop.pulse.late
         clock.now += 3601.0
-        assert made.pulse.late.startswith("claims: renewals")
+        assert loop.pulse.late.startswith("claims: renewals")
 
 
-async def test_a_look_at_the_policies_that_hangs_is_late(nats_server: Any, tmp_path: Path, eventually: Any) -> None:
+async def test_a_poll_of_the_policies_that_hangs_is_late(
+    nats_server: Any, tmp_path: Path, eventually: Any
+) -> None:
     clock = Clock()
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()
         await w.policy(0)
         async with w.node() as node:
-            look = Hangs(clock)
-            node.refresher.look = look  # type: ignore[method-assign]
-            node._looked._clock = clock
-            for step in (1, 2, 3, 4):  # each says look again
-                await w.bus.publish(subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step))
-                await eventually(lambda step=step: look.calls >= step)
-            assert look.hanging.is_set() and not node._looked.late
+            poll, pulse = Hangs(clock), node._watch.pulse
+            node.refresher.poll = poll  # type: ignore[method-assign]
+            pulse._clock = clock
+            for step in (1, 2, 3, 4):  # each event triggers a poll
+                await w.bus.publish(
+                    subjects.train(RUN, "policy"), messages.events_pb2.PolicyPublished(), str(step)
+                )
+                await eventually(lambda step=step: poll.calls >= step)
+            assert poll.hanging.is_set() and not pulse.late
             clock.now += 181.0
-            assert node._looked.late
+            assert pulse.late

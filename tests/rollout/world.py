@@ -1,4 +1,4 @@
-"""A real treestore and nats-server around rollout nodes in one process, with a run on the scripted engine."""
+"""A run on a real treestore and nats-server, with rollout nodes on the scripted engine."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ _GROWN = (tree_pb2.TREE_STATE_SCORING, tree_pb2.TREE_STATE_CLOSED)
 
 
 class World:
-    """What surrounds the nodes."""
+    """The surroundings of nodes: store, bus and run."""
 
     def __init__(self, bus: Bus, address: str, url: str) -> None:
         self.bus, self.address, self.url = bus, address, url
@@ -46,20 +46,31 @@ class World:
         self.recipe = resolve({"name": "small", "model": "none", "task": {"name": "arithmetic"}})
 
     async def begin(self, **resources: Any) -> None:
-        """A run whose engine has these resources."""
-        changed = self.recipe.resources.model_copy(update={"engine": "scripted", **resources})
-        deterministic = bool(resources.get("deterministic"))
-        self.recipe = self.recipe.model_copy(update={"resources": changed, "deterministic": deterministic})
-        self.epoch = (await rpc.call(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))).epoch
-        run = rs.Run(run_id=RUN, recipe_json=self.recipe.model_dump_json(), state=rs.RUN_STATE_TRAINING)
-        await rpc.call(self.runs.PutRun, rs.PutRunRequest(run=run, request_id="r", gateway_epoch=self.epoch))
-        await rpc.call(self.runs.TakeLearnerEpoch, rs.TakeLearnerEpochRequest(run_id=RUN, learner_id="l"))
+        """Begin a run whose engine has these resources."""
+        update = {"engine": "scripted", **resources}
+        self.recipe = self.recipe.model_copy(
+            update={
+                "resources": self.recipe.resources.model_copy(update=update),
+                "deterministic": bool(resources.get("deterministic")),
+            }
+        )
+        taken = await rpc.call(
+            self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g")
+        )
+        self.epoch = taken.epoch
+        run = rs.Run(
+            run_id=RUN, recipe_json=self.recipe.model_dump_json(), state=rs.RUN_STATE_TRAINING
+        )
+        request = rs.PutRunRequest(run=run, request_id="r", gateway_epoch=self.epoch)
+        await rpc.call(self.runs.PutRun, request)
+        learner = rs.TakeLearnerEpochRequest(run_id=RUN, learner_id="l")
+        await rpc.call(self.runs.TakeLearnerEpoch, learner)
 
     async def policy(self, step: int) -> None:
-        """The learner publishes a policy."""
+        """Publish a policy as the learner does."""
         ref = tree_pb2.PolicyRef(learner_epoch=1, step=step, digest=step.to_bytes(32, "big"))
-        said = events_pb2.PolicyPublished(run_id=RUN, policy=ref, path="/nowhere")
-        await rpc.call(self.runs.PutPolicy, rs.PutPolicyRequest(policy=said))
+        published = events_pb2.PolicyPublished(run_id=RUN, policy=ref, path="/nowhere")
+        await rpc.call(self.runs.PutPolicy, rs.PutPolicyRequest(policy=published))
 
     async def open(
         self,
@@ -71,16 +82,24 @@ class World:
         first: int = 0,
         **more: Any,
     ) -> list[bytes]:
-        """The gateway opens the trees first..count-1."""
-        generate = {"name": policy, "settings": dict(settings or {"width": 4}), "max_new_tokens": max_new_tokens}
+        """Open the trees first..count-1 as the gateway does; return their ids."""
+        generate = {
+            "name": policy,
+            "settings": dict(settings or {"width": 4}),
+            "max_new_tokens": max_new_tokens,
+        }
         specs = [self._spec(ordinal, generate, more) for ordinal in range(first, count)]
         for spec in specs:
-            opened = events_pb2.TreesOpened(trees=[events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)])
-            await self.bus.publish(subjects.lineage(RUN, "opened"), opened, spec.tree_id.hex())
+            opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)
+            message = events_pb2.TreesOpened(trees=[opened])
+            subject = subjects.lineage(RUN, "opened")
+            await self.bus.publish(subject, message, spec.tree_id.hex())
         return [spec.tree_id for spec in specs]
 
     @staticmethod
-    def _spec(ordinal: int, generate: Mapping[str, Any], more: Mapping[str, Any]) -> tree_pb2.TreeSpec:
+    def _spec(
+        ordinal: int, generate: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> tree_pb2.TreeSpec:
         group, row = f"{RUN}/train/{ordinal}", {"n": ordinal}
         return tree_pb2.TreeSpec(
             run_id=RUN,
@@ -100,19 +119,24 @@ class World:
         )
 
     async def state(self, tree: bytes) -> tree_pb2.Tree:
-        """A tree as the store has it."""
-        answer: ts.GetTreeResponse = await rpc.call(self.trees.GetTree, ts.GetTreeRequest(tree_id=tree))
+        """Return a tree as the store has it."""
+        answer: ts.GetTreeResponse = await rpc.call(
+            self.trees.GetTree, ts.GetTreeRequest(tree_id=tree)
+        )
         return answer.tree
 
     async def grown(self, ids: Sequence[bytes], deadline_s: float = 20.0) -> list[tree_pb2.Tree]:
-        """Waits until trees are grown."""
-        end, states = time.monotonic() + deadline_s, []
+        """Wait until trees are grown; return them."""
+        end = time.monotonic() + deadline_s
+        states: list[tree_pb2.Tree | None] = []
         while time.monotonic() < end:
-            states = [await self._or_none(i) for i in ids]
-            if all(s is not None and s.state in _GROWN for s in states):
-                return [s for s in states if s is not None]
+            states = [await self._or_none(tree) for tree in ids]
+            grown = [state for state in states if state is not None and state.state in _GROWN]
+            if len(grown) == len(ids):
+                return grown
             await asyncio.sleep(0.02)
-        raise AssertionError(f"not grown after {deadline_s} s: {[s and (s.state, len(s.segments)) for s in states]}")
+        reached = [state and (state.state, len(state.segments)) for state in states]
+        raise AssertionError(f"not grown after {deadline_s} s: {reached}")
 
     async def _or_none(self, tree: bytes) -> tree_pb2.Tree | None:
         try:
@@ -121,16 +145,22 @@ class World:
             return None
 
     @asynccontextmanager
-    async def node(self, name: str = "n1", bus: Any = None, **plan: Any) -> AsyncIterator[Node]:
-        """A node that runs inside the block, and drains at its end unless its task was cancelled."""
+    async def node(self, name: str = "n1", bus: Any = None, **config: Any) -> AsyncIterator[Node]:
+        """Run a node within the block. It drains at the end unless its task was cancelled."""
         stop, own = asyncio.Event(), await Bus.connect(self.url, name)
-        thread = EngineThread(maker(self.recipe, 1), lockstep=self.recipe.deterministic)
+        lockstep = self.recipe.deterministic
+        thread = EngineThread(maker(self.recipe, 1), lockstep=lockstep)
         await thread.start()
-        made = NodeConfig(run_id=RUN, node_id=name, max_branches=64, lockstep=self.recipe.deterministic, **plan)
-        store = GrpcStore(rpc.channel(self.address), RUN, name)
-        queue = await subscriptions.assignments(own, RUN)
-        heard = subscriptions.policy_events(own, RUN), subscriptions.closed_events(own, RUN)
-        node = Node(made, store, bus(own) if bus else own, queue, thread, None, *heard)
+        node = Node(
+            NodeConfig(run_id=RUN, node_id=name, max_branches=64, lockstep=lockstep, **config),
+            GrpcStore(rpc.channel(self.address), RUN, name),
+            bus(own) if bus else own,
+            await subscriptions.assignments(own, RUN),
+            thread=thread,
+            weights=None,
+            triggers=subscriptions.policy_events(own, RUN),
+            closings=subscriptions.closed_events(own, RUN),
+        )
         node.task = asyncio.create_task(node.run(stop))  # type: ignore[attr-defined]
         try:
             yield node
@@ -145,17 +175,17 @@ class World:
 
 @asynccontextmanager
 async def world(url: str, folder: Path, **settings: Any) -> AsyncIterator[World]:
-    """A store on SQLite beside a nats-server."""
-    given = Settings(nats=url, listen="127.0.0.1:0", state=folder, tick_ms=50, **settings)
-    async with running(given) as (server, _):
+    """Run a store on SQLite within the block, beside a nats-server."""
+    store = Settings(nats=url, listen="127.0.0.1:0", state=folder, tick_ms=50, **settings)
+    async with running(store) as (server, _):
         bus = await Bus.connect(url, "world")
-        made = World(bus, server.address, url)
-        yield made
-        await made.channel.close(None)
+        surroundings = World(bus, server.address, url)
+        yield surroundings
+        await surroundings.channel.close(None)
         await bus.close()
 
 
 def ids(tree: tree_pb2.Tree) -> set[bytes]:
-    """Ids of a tree's segments, each checked against its fields."""
+    """Return the ids of a tree's segments, each checked against its fields."""
     read: Tree = segments.tree_from_wire(tree)
     return set(read.segments)

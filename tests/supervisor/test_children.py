@@ -1,4 +1,4 @@
-"""Real processes: the lock of the state folder, a child that dies and comes back, children that die with their parent."""
+"""Real processes: the state folder's lock, and children that die, hang on, or lose their parent."""
 
 import os
 import signal
@@ -13,14 +13,7 @@ from banyan.errors import InvalidInput, Refused
 from services.chassis.process import nats_server
 from services.supervisor.child import Child
 from services.supervisor.state import StateFolder
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+from tests.supervisor.supervised import DEAF, alive
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
@@ -35,8 +28,10 @@ def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
     second.unlock()
 
 
-def test_a_folder_whose_name_is_no_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its path is written into files and messages, which have no room for half characters."""
+def test_a_folder_whose_name_is_no_utf_8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path is written into files and messages, which must be UTF-8."""
     working = tmp_path / "caf\udce9"
     working.mkdir()
     monkeypatch.chdir(working)
@@ -51,9 +46,9 @@ def test_ports_are_kept_unless_somebody_took_them(tmp_path: Path) -> None:
     folder = StateFolder.open(tmp_path / "s")
     folder.choose_ports()
     first = dict(folder.ports)
-    again = StateFolder.open(tmp_path / "s")
-    again.choose_ports()
-    assert again.ports == first
+    second = StateFolder.open(tmp_path / "s")
+    second.choose_ports()
+    assert second.ports == first
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first["gateway"]))
         taken.listen()
@@ -71,7 +66,9 @@ def test_no_two_services_get_the_same_port(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Path) -> None:
-    child = Child("c", "c", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    child = Child(
+        "c", "c", [sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log"
+    )
     await child.start()
     assert os.getsid(child.pid) == child.pid != os.getsid(0)
     await child.stop(5.0)
@@ -79,8 +76,7 @@ async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Pa
 
 
 async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, eventually) -> None:
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-    child = Child("c", "c", [sys.executable, "-c", code], {}, tmp_path / "log")
+    child = Child("c", "c", [sys.executable, "-c", DEAF], {}, tmp_path / "log")
     await child.start()
     await eventually(lambda: "deaf" in child.tail(), 10.0)
     await child.stop(0.2)
@@ -104,7 +100,8 @@ asyncio.run(main())
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     deadline = time.monotonic() + 10
-    while "sleep" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] and time.monotonic() < deadline:
+    command_line = Path(f"/proc/{pid}/cmdline")
+    while "sleep" not in command_line.read_text().split("\0")[0] and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
@@ -114,15 +111,17 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("line", "words"),
     [
         ("learner: rank 1 is lost: it was killed", ": rank 1 is lost: it was killed"),
         ("2026-11-23 12:00:00,000 learner INFO services.learner: step 3", ""),
         ("", ""),
     ],
 )
-async def test_a_child_that_says_why_it_ends_is_quoted(tmp_path: Path, said: str, words: str) -> None:
-    command = [sys.executable, "-c", f"print({said!r}); raise SystemExit(1)"]
+async def test_a_child_that_says_why_it_ends_is_quoted(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    command = [sys.executable, "-c", f"print({line!r}); raise SystemExit(1)"]
     child = Child("learner-run", "learner", command, {}, tmp_path / "log")
     await child.start()
     assert await child.wait() == 1 and child.last_words() == words

@@ -1,4 +1,4 @@
-"""The whole embedded system: its ports answer who knows the secret of the state folder, which nobody else can read."""
+"""The whole embedded system: its ports answer only callers with the state folder's secret."""
 
 import asyncio
 from pathlib import Path
@@ -12,27 +12,27 @@ from services.supervisor.embedded import embedded
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import GivenUp, Supervisor
 
+METHODS = {
+    "treestore": "/banyan.v1.RunStoreService/ReadRuns",
+    "gateway": "/banyan.v1.GatewayService/ListRuns",
+    "verifier": "/banyan.v1.VerifierService/CloseEnvironment",
+}
+
 
 async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
-    """Which ports answer a call that shows this secret."""
+    """Return the services whose ports answer a call with this secret."""
     state = supervisor.fleet.state
     answering = []
-    for service in ("treestore", "gateway", "verifier"):
+    for service in METHODS:
         async with rpc.channel(state.address(service), secret=secret) as channel:
-            list_runs = channel.unary_unary(
-                {
-                    "treestore": "/banyan.v1.RunStoreService/ReadRuns",
-                    "gateway": "/banyan.v1.GatewayService/ListRuns",
-                    "verifier": "/banyan.v1.VerifierService/CloseEnvironment",
-                }[service]
-            )
             try:
-                await rpc.call(list_runs, b"", 10.0)
+                await rpc.call(channel.unary_unary(METHODS[service]), b"", 10.0)
             except Refused as error:
-                assert error.reason == "UNAUTHENTICATED" and str(state.path / "secret") in str(error)
+                assert error.reason == "UNAUTHENTICATED"
+                assert str(state.path / "secret") in str(error)
                 continue
-            except Exception:
-                assert service == "verifier"  # it has no environments, and says so to who may ask
+            except Exception:  # any error but a refusal is an answer
+                assert service == "verifier"  # it has no environments
             answering.append(service)
     return answering
 
@@ -46,14 +46,17 @@ async def test_ports_answer_who_knows_the_secret_only(tmp_path: Path) -> None:
         for child in supervisor.children.values():
             for file in ("environ", "cmdline"):
                 assert state.secret.encode() not in Path(f"/proc/{child.pid}/{file}").read_bytes()
-        assert state.secret not in "".join(log.read_text() for log in (state.path / "logs").iterdir())
+        logs = [log.read_text() for log in (state.path / "logs").iterdir()]
+        assert state.secret not in "".join(logs)
 
 
 async def test_a_state_folder_is_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir(mode=0o755)
     (tmp_path / "s").chmod(0o755)
     folder = StateFolder.open(tmp_path / "s")
-    modes = {path.name: path.stat().st_mode & 0o777 for path in [folder.path, *folder.path.iterdir()]}
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in [folder.path, *folder.path.iterdir()]
+    }
     assert modes == {"s": 0o700, "logs": 0o700, "runs": 0o700, "secret": 0o600}
     (tmp_path / "s").chmod(0o755)
     assert StateFolder.open(tmp_path / "s").secret == folder.secret
@@ -73,7 +76,10 @@ async def test_a_broker_that_cannot_hold_the_streams_ends_the_start_with_the_rem
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_server, "MAX_FILE_STORE", "1GB")
-    async with asyncio.timeout(60):  # two starts of a process, not the 90 s that it waits for one to serve
-        with pytest.raises(GivenUp, match=r"stream LINEAGE cannot be made.* max_file_store .* MiB or more"):
+    # Two starts of a process, not the 90 s of waiting for one to serve.
+    async with asyncio.timeout(60):
+        with pytest.raises(
+            GivenUp, match=r"stream LINEAGE cannot be made.* max_file_store .* MiB or more"
+        ):
             async with embedded(tmp_path / "s"):
                 pass

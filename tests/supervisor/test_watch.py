@@ -1,4 +1,4 @@
-"""Processes that hang: stopped ones, ones whose own health says so, ones that never serve; and those that only take long."""
+"""Processes that hang or never serve are restarted; slow ones are left alone."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.process.nats_server import free_port
 from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
-from services.supervisor import supervisor as of_supervisor
+from services.supervisor import supervisor as supervisor_module
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
@@ -26,9 +26,18 @@ from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience, watched
-from tests.supervisor.test_supervisor import Store, alive, pids, supervised
+from tests.supervisor.supervised import (
+    FakeRunStore,
+    alive,
+    change_workers,
+    pids,
+    supervised,
+    workers,
+)
 
-QUICK = Patience(every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0)
+QUICK = Patience(
+    every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
+)
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
 SERVICE = """
 import asyncio, os, signal, sys
@@ -46,7 +55,7 @@ asyncio.run(main())
 
 
 class Script:
-    """A probe that answers what the test says, then the last of it for ever."""
+    """A probe with scripted answers; the last one is repeated for ever."""
 
     def __init__(self, answers: Sequence[Answer | None]) -> None:
         self.answers, self.asked = list(answers), 0
@@ -66,12 +75,16 @@ async def _nothing() -> None: ...
     [
         ([SERVED, None], 4, "had no answer"),
         ([SERVED, None, None, SERVED, None], 7, "had no answer"),  # in a row
-        ([None, None, None, None, SERVED, None], 8, "had no answer"),  # before its first answer it only starts
+        # Before its first answer it only starts.
+        ([None, None, None, None, SERVED, None], 8, "had no answer"),
         ([SERVED, LATE], 4, "NOT_SERVING"),
-        ([STARTING, STARTING, None], 5, "had no answer"),  # while it starts, too, once it has answered
+        # Also while it starts, once it has answered.
+        ([STARTING, STARTING, None], 5, "had no answer"),
     ],
 )
-async def test_as_many_probes_in_a_row_must_fail(answers: list[Answer | None], asked: int, why: str) -> None:
+async def test_as_many_probes_in_a_row_must_fail(
+    answers: list[Answer | None], asked: int, why: str
+) -> None:
     probe = Script(answers)
     quick = Patience(every_s=0.001, misses=3)
     assert why in await asyncio.wait_for(watched(probe, "learner", quick, _nothing), 10.0)
@@ -81,36 +94,40 @@ async def test_as_many_probes_in_a_row_must_fail(answers: list[Answer | None], a
 async def test_a_start_has_a_deadline_for_its_first_answer_and_one_for_its_service() -> None:
     silent = await watched(Script([None]), "learner", Patience(answer_s=0.1), _nothing)
     assert silent == "it answered nothing within 0.1 s of its start"
-    slow = await watched(Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing)
+    slow = await watched(
+        Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing
+    )
     assert slow == "it did not serve within 0.1 s of its start"
 
 
-async def test_who_serves_first_is_told_once() -> None:
-    told: list[int] = []
+async def test_the_first_service_is_reported_once() -> None:
+    calls: list[str] = []
 
     async def ready() -> None:
-        told.append(1)
+        calls.append("ready")
 
-    await watched(Script([STARTING, SERVED, SERVED, None]), "learner", Patience(every_s=0.001, misses=2), ready)
-    assert told == [1]
+    await watched(
+        Script([STARTING, SERVED, SERVED, None]),
+        "learner",
+        Patience(every_s=0.001, misses=2),
+        ready,
+    )
+    assert calls == ["ready"]
 
 
 def _speaks(supervisor: Supervisor, then: str = "pass") -> None:
-    """Workers speak health, and do `then`."""
-    plain = supervisor.fleet.worker
+    """Let workers serve gRPC health and run `then`."""
 
-    def made(*arguments: Any) -> Child:
-        child = plain(*arguments)
+    def serve_health(child: Child) -> None:
         child.health = f"127.0.0.1:{free_port()}"
         child.command = [sys.executable, "-c", SERVICE.format(then=then), child.health]
-        return child
 
-    object.__setattr__(supervisor.fleet, "worker", made)
+    change_workers(supervisor, serve_health)
 
 
 @contextlib.asynccontextmanager
-async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, Store]]:
-    store = Store()
+async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, FakeRunStore]]:
+    store = FakeRunStore()
     async with supervised(tmp_path, store, {}) as supervisor:
         supervisor._patience = QUICK
         _speaks(supervisor, then)
@@ -118,11 +135,13 @@ async def hanging(tmp_path: Path, then: str) -> AsyncIterator[tuple[Supervisor, 
         yield supervisor, store
 
 
-def _ready(store: Store) -> Callable[[], bool]:
+def _ready(store: FakeRunStore) -> Callable[[], bool]:
     return lambda: rs.PROCESS_EVENT_READY in store.events()
 
 
-async def test_a_stopped_process_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_stopped_process_is_killed_and_started_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     async with hanging(tmp_path, "pass") as (supervisor, store):
         await eventually(_ready(store), 20.0)
         (first,) = pids(supervisor, "learner")
@@ -131,19 +150,27 @@ async def test_a_stopped_process_is_killed_and_started_again(tmp_path: Path, eve
         assert not alive(first) and pids(supervisor, "learner") != [first]
         exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
         assert exited.exit_status == -signal.SIGKILL
-        assert "it hung and was ended: 3 probes in a row, one every 0.1 s, had no answer" in exited.detail
+        assert (
+            "it hung and was ended: 3 probes in a row, one every 0.1 s, had no answer"
+            in exited.detail
+        )
 
 
-async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_whose_thread_hangs_is_started_again_though_it_answers(
+    tmp_path: Path, eventually: Any
+) -> None:
     async with hanging(tmp_path, "pulse.beat('a step', 0.2)") as (_, store):
         await eventually(lambda: store.events().count(rs.PROCESS_EVENT_READY) == 2, 20.0)
         exited = next(r for r in store.reports if r.event == rs.PROCESS_EVENT_EXITED)
         assert "torch: a step is" in exited.detail and "NOT_SERVING" in exited.detail
 
 
-async def test_a_process_that_says_that_it_takes_long_is_left_alone(tmp_path: Path, eventually: Any) -> None:
+async def test_a_process_that_says_that_it_takes_long_is_left_alone(
+    tmp_path: Path, eventually: Any
+) -> None:
     then = (
-        "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1); await server.set_serving(True)"
+        "await server.set_serving(False); pulse.beat('loading', 60); await asyncio.sleep(1);"
+        " await server.set_serving(True)"
     )
     async with hanging(tmp_path, then) as (_, store):
         await eventually(_ready(store), 20.0)
@@ -182,7 +209,7 @@ async def test_the_broker_is_asked_in_its_own_protocol(nats_server: Any, eventua
 
 
 async def test_a_server_that_says_nothing_of_its_loops_lives_if_it_answers() -> None:
-    """Another's service, which has gRPC's health and no liveness in it."""
+    """A foreign service has gRPC's health service without the liveness name."""
     server, servicer = grpc.aio.server(), health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -200,12 +227,14 @@ async def test_a_server_that_says_nothing_of_its_loops_lives_if_it_answers() -> 
 
 
 def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
-    """A supervisor with a broker to keep, and the broker's port."""
+    """Return a supervisor with a broker to keep, the broker, and its port."""
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
     fleet = ProcessCommands(state)
     listen = f"127.0.0.1:{state.ports['nats']}"
-    broker = fleet.nats(nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None))
+    broker = fleet.nats(
+        nats_accounts.write_nats_config(state.path, listen, state.path / "nats" / "jetstream", None)
+    )
 
     async def nats() -> Child:
         return broker
@@ -213,9 +242,11 @@ def _broker(tmp_path: Path) -> tuple[Supervisor, Child, int]:
     return Supervisor(fleet, nats, Backoff(), QUICK), broker, state.ports["nats"]
 
 
-async def test_a_stopped_broker_is_killed_and_started_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_stopped_broker_is_killed_and_started_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     supervisor, broker, _ = _broker(tmp_path)
-    await supervisor._keep(broker)
+    await supervisor.keep(broker)
     try:
         await supervisor.await_ready("nats", 20.0)
         first = broker.pid
@@ -226,13 +257,15 @@ async def test_a_stopped_broker_is_killed_and_started_again(tmp_path: Path, even
         await supervisor.stop()
 
 
-async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(tmp_path: Path, eventually: Any) -> None:
+async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(
+    tmp_path: Path, eventually: Any
+) -> None:
     supervisor, broker, port = _broker(tmp_path)
     try:
         with socket.socket() as other:
             other.bind(("127.0.0.1", port))
             other.listen()
-            await supervisor._keep(broker)
+            await supervisor.keep(broker)
             await eventually(lambda: len(broker.exits) == 3, 20.0)
             assert broker.state != "ready" and not supervisor.failure.done()
         await supervisor.await_ready("nats", 20.0)
@@ -240,42 +273,48 @@ async def test_a_broker_whose_port_is_taken_for_a_while_is_tried_again(tmp_path:
         await supervisor.stop()
 
 
-async def test_a_process_whose_port_somebody_took_gets_another(tmp_path: Path, eventually: Any) -> None:
-    store = Store()
+async def test_a_process_whose_port_somebody_took_gets_another(
+    tmp_path: Path, eventually: Any
+) -> None:
+    store = FakeRunStore()
     async with supervised(tmp_path, store, {}) as supervisor:
-        plain = supervisor.fleet.worker
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
             other.listen()
             taken = f"127.0.0.1:{other.getsockname()[1]}"
+            code = SERVICE.format(then="pass").replace("sys.argv[1]", "os.environ['BANYAN_LISTEN']")
 
-            def made(*arguments: Any) -> Child:
-                child = plain(*arguments)
-                code = SERVICE.format(then="pass").replace("sys.argv[1]", "os.environ['BANYAN_LISTEN']")
+            def listen_there(child: Child) -> None:
                 child.health, child.command = taken, [sys.executable, "-c", code]
-                return child
 
-            object.__setattr__(supervisor.fleet, "worker", made)
+            change_workers(supervisor, listen_there)
             store.want(("learner", 1))
             await eventually(_ready(store), 20.0)
-        assert next(c for c in supervisor.children.values() if c.service == "learner").health != taken
+        (learner,) = workers(supervisor, "learner")
+        assert learner.health != taken
 
 
 async def test_a_port_that_is_chosen_anew_is_none_of_its_own_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also not of those that do not listen yet."""
-    store = Store()
-    async with supervised(tmp_path, store, {}) as supervisor:
+    """Not even one of those that do not listen yet."""
+    async with supervised(tmp_path, FakeRunStore(), {}) as supervisor:
         state = supervisor.fleet.state
         moved, other = (
-            Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}") for port in (5, 6)
+            Child(f"x{port}", "learner", [], {}, tmp_path / "log", health=f"127.0.0.1:{port}")
+            for port in (5, 6)
         )
         supervisor.children |= {"moved": moved, "other": other}
-        asked: list[set[int]] = []
-        monkeypatch.setattr(of_supervisor, "free_port", lambda taken: asked.append(taken) or 7)
-        supervisor._move(moved)
-        assert asked == [{*state.ports.values(), 5, 6}] and moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
+        taken_ports: list[set[int]] = []
+
+        def free_port(taken: set[int]) -> int:
+            taken_ports.append(taken)
+            return 7
+
+        monkeypatch.setattr(supervisor_module, "free_port", free_port)
+        supervisor._change_port(moved)
+        assert taken_ports == [{*state.ports.values(), 5, 6}]
+        assert moved.health == moved.env["BANYAN_LISTEN"] == "127.0.0.1:7"
         del supervisor.children["moved"], supervisor.children["other"]
 
 
@@ -283,5 +322,9 @@ def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
     state = StateFolder.open(tmp_path / "s")
     state.choose_ports()
     fleet = ProcessCommands(state)
-    children = [fleet.nats(tmp_path / "c"), fleet.base("gateway"), fleet.worker("r", "learner", 0, 1, 5)]
+    children = [
+        fleet.nats(tmp_path / "c"),
+        fleet.base("gateway"),
+        fleet.worker("r", "learner", 0, threads=1, port=5),
+    ]
     assert all(child.health for child in children)

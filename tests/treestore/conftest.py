@@ -1,4 +1,6 @@
-"""Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the same tests on both."""
+"""Databases for the treestore's tests: SQLite in a temporary folder, and a real PostgreSQL, the
+same tests on both.
+"""
 
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,14 +23,16 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """A server that the test may kill."""
+    """Yield a server that the test may kill."""
     with running() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Postgres) -> str:
-    """Name of a database whose schema is up to date; copying it is faster than migrating."""
+    """Return the name of a database whose schema is up to date; copying it is faster than
+    migrating.
+    """
     address = postgres.fresh()
     Database(address).open().close()
     return address.split("/")[3].split("?")[0]
@@ -36,13 +40,13 @@ def postgres_template(postgres: Postgres) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_shared(postgres: Postgres, postgres_template: str) -> str:
-    """Address of the database that one test after the other uses."""
+    """Return the address of the database that one test after the other uses."""
     return postgres.fresh(postgres_template)
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of a database whose schema is up to date."""
+    """Return the file of a database whose schema is up to date."""
     path = tmp_path_factory.mktemp("template") / "store.sqlite"
     Database(f"sqlite:///{path}").open().close()
     return path
@@ -50,7 +54,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Address of a database without rows."""
+    """Return the address of a database without rows."""
     if request.param == "sqlite":
         path = tmp_path / "store.sqlite"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
@@ -78,6 +82,6 @@ def make_world(database: Database) -> Callable[..., World]:
 
 @pytest.fixture
 async def store(nats_server: Any, tmp_path: Path) -> AsyncIterator[Store]:
-    """A store of its own in this process, and a client of it and of the log."""
+    """Yield a client of a new store in this process, and of the log."""
     async with served(nats_server.url, tmp_path / "state") as client:
         yield client

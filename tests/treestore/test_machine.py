@@ -1,11 +1,12 @@
-"""A machine that delivers messages in any order, twice, late, and over restarts of the store, and checks after each step
-that no tree closed early, nothing is there twice, and every sum equals what the rows add up to.
+"""A state machine that delivers messages in any order, repeatedly, late, and over restarts of the
+store.
 
-It runs with a store that takes epochs from the log (`rebuild`, ADR 052), where trees are grown without a claim, too, and
-with one as it is in production, where only epochs are published that it issued, and
-whoever names a later one changes nothing."""
+After each step it checks that no tree closed early, no row is repeated, and every sum equals that
+of its rows. It runs with a store that takes epochs from the log (`rebuild`, ADR 052), where trees
+are grown without a claim, too, and with one as in production, where only epochs are published that
+it issued, and later ones change nothing.
+"""
 
-import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,21 +14,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from banyan.errors import Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.control import progress
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
 from services.treestore.storage.settings import Settings
 from services.treestore.training import batches
 from services.treestore.unit_of_work.completion import owed
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, GROWING, GroupState, LeafRow
+from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, GROWING, LeafRow
 from tests.treestore.forge import Forge, World
+from tests.treestore.sums import check_sums
 
 GROUPS, SIZE = 3, 2
 PLACES = [(ordinal, index) for ordinal in range(GROUPS) for index in range(SIZE)]
@@ -35,7 +43,7 @@ pick = st.integers(0, 10_000)
 
 
 class Delivery(RuleBasedStateMachine):
-    """The log and the services around a store, as badly behaved as they may be."""
+    """The log and the services around a store, behaving as badly as they may."""
 
     template: Path
     rebuild: bool
@@ -44,11 +52,17 @@ class Delivery(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="banyan-machine-"))
         shutil.copy(self.template, self.folder / "store.sqlite")
-        self.world = World(self._database(), Forge(), Settings(max_claims=100, rebuild=self.rebuild)).start()
+        self.world = World(
+            self._database(), Forge(), Settings(max_claims=100, rebuild=self.rebuild)
+        ).start()
         self.forge = self.world.forge
-        self.specs = {place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES}
+        self.specs = {
+            place: self.forge.spec(place[0], place[1], SIZE, max_claims=100) for place in PLACES
+        }
         self.pool: list[Item] = [self.forge.opened(spec) for spec in self.specs.values()]
-        self.owed: set[int] = {item.sequence for item in self.pool}  # must be delivered at least once
+        self.owed: set[int] = {
+            item.sequence for item in self.pool
+        }  # must be delivered at least once
         self.epoch: dict[tuple[int, int], int] = {}
         self.place_of: dict[int, tuple[int, int]] = {}
         self.next_ordinal = 0
@@ -60,7 +74,9 @@ class Delivery(RuleBasedStateMachine):
         return Database(f"sqlite:///{self.folder / 'store.sqlite'}").open()
 
     def _work(self, place: tuple[int, int], epoch: int) -> None:
-        """What a node and a verifier publish for a tree under a claim; what was published before may still come."""
+        """Return the messages of a node and a verifier for a tree under a claim; earlier ones may
+        still come.
+        """
         items = self.forge.life(self.specs[place], epoch=epoch)
         old = {item.sequence for item in self.pool if self.place_of.get(item.sequence) == place}
         self.owed -= old
@@ -98,31 +114,45 @@ class Delivery(RuleBasedStateMachine):
     def _claim(self, place: tuple[int, int]) -> None:
         epoch = self.world.claim(self.specs[place].tree_id)
         if epoch:
-            assert epoch > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
+            assert (
+                epoch
+                > self.world.one(schema.trees, tree_id=self.specs[place].tree_id).claim_epoch - 1
+            )
             self._work(place, epoch)
 
     @precondition(lambda self: not self.rebuild)
     @rule(which=pick, ahead=st.integers(1, 2_000))
     def speak_without_a_claim(self, which: int, ahead: int) -> None:
-        """A whole life under an epoch that the store did not issue, and a segment that nobody else has."""
+        """Publish a whole life under an epoch that the store did not issue, and a segment that no
+        other claim has.
+        """
         spec = self.specs[PLACES[which % len(PLACES)]]
-        found = self.world.rows(schema.trees, tree_id=spec.tree_id)
-        if not found:
+        stored = self.world.rows(schema.trees, tree_id=spec.tree_id)
+        if not stored:
             return
-        epoch, before = found[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
+        epoch, before = stored[0].claim_epoch + ahead, self._of_tree(spec.tree_id)
         stolen = self.forge.child(self.forge.root(spec), 7)
-        life = [item for item in self.forge.life(spec, epoch=epoch) if not item.subject.endswith(".score")]
+        life = [
+            item
+            for item in self.forge.life(spec, epoch=epoch)
+            if not item.subject.endswith(".score")
+        ]
         self.world.ingest(*life, self.forge.segments(stolen, epoch=epoch))
         assert self._of_tree(spec.tree_id) == before
-        said = {row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)}
-        assert said == {"EPOCH_UNKNOWN" if found[0].state == GROWING else "STALE_EPOCH"}
+        reasons = {
+            row.reason for row in self.world.rows(schema.refused, segment=stolen.id, epoch=epoch)
+        }
+        assert reasons == {"EPOCH_UNKNOWN" if stored[0].state == GROWING else "STALE_EPOCH"}
 
     def _of_tree(self, tree_id: bytes):
-        return [self.world.rows(table, tree_id=tree_id) for table in (schema.trees, schema.segments, schema.leaves)]
+        return [
+            self.world.rows(table, tree_id=tree_id)
+            for table in (schema.trees, schema.segments, schema.leaves)
+        ]
 
     @rule(which=pick)
     def score_differently(self, which: int) -> None:
-        """A second verifier finds another value; whoever comes first is right."""
+        """Publish another value of a second verifier; the first value counts."""
         root = self.forge.root(self.specs[PLACES[which % len(PLACES)]])
         self.rivals += 1
         self.pool.append(self.forge.score(self.forge.child(root, 0), 0.25))
@@ -141,10 +171,16 @@ class Delivery(RuleBasedStateMachine):
 
     def _commit(self, groups: list[str], times: int) -> None:
         request = ts.CommitBatchRequest(
-            run_id=self.forge.run_id, ordinal=self.next_ordinal, learner_epoch=1, use="train", group_ids=groups
+            run_id=self.forge.run_id,
+            ordinal=self.next_ordinal,
+            learner_epoch=1,
+            use="train",
+            group_ids=groups,
         )
         for _ in range(times):
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+            self.world.database.transact(
+                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+            )
         self.next_ordinal += 1
 
     @precondition(lambda self: self.next_ordinal > 0)
@@ -161,7 +197,9 @@ class Delivery(RuleBasedStateMachine):
             group_ids=json.loads(stored.group_ids),
         )
         try:
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))
+            self.world.database.transact(
+                lambda c: batches.commit(c, request, self.world.now(), self.world.settings)
+            )
         except Refused as refused:
             assert refused.reason == "ALREADY_USED"
         else:
@@ -187,9 +225,13 @@ class Delivery(RuleBasedStateMachine):
         from banyan.tree import Leaf
 
         leaves = {
-            Leaf(r.segment, r.end): LeafRow(r.finished, r.listed) for r in self.world.rows(schema.leaves, tree_id=tree_id)
+            Leaf(r.segment, r.end): LeafRow(r.finished, r.listed)
+            for r in self.world.rows(schema.leaves, tree_id=tree_id)
         }
-        scores = {(Leaf(r.segment, r.end), r.scorer): r for r in self.world.rows(schema.scores, tree_id=tree_id)}
+        scores = {
+            (Leaf(r.segment, r.end), r.scorer): r
+            for r in self.world.rows(schema.scores, tree_id=tree_id)
+        }
         return leaves, scores
 
     @invariant()
@@ -212,7 +254,9 @@ class Delivery(RuleBasedStateMachine):
     # -- the end --
 
     def finish(self) -> None:
-        """Everything that was owed comes at last; then the store holds what an orderly log would have given it."""
+        """Publish all that is owed; then the store holds the rows that an orderly log would have
+        given it.
+        """
         self._deliver_what_is_owed()
         for place in PLACES:
             if place not in self.epoch:
@@ -245,45 +289,28 @@ class Delivery(RuleBasedStateMachine):
     reference: dict[tuple[int, int], tree_pb2.Tree]
 
 
-def check_sums(world: World) -> None:
-    """Every tally equals what its rows add up to."""
-    check_groups(world)
-    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
-    rows = [t for t in world.rows(schema.trees) if not t.label]
-    assert read.samples.sampled_tokens == sum(t.sampled_tokens for t in rows)
-    assert read.samples.leaves == sum(t.leaves for t in rows if t.state != GROWING)
-    done = [t for t in rows if t.state in (CLOSED, CONSUMED)]
-    assert read.samples.scored + read.samples.unscorable == sum(t.leaves for t in done)
-    values = sum((t.mean_reward or 0.0) * t.leaves for t in done)
-    assert abs(read.samples.reward_sum - values) < 1e-9
-
-
-def check_groups(world: World) -> None:
-    """The counts of groups are those of the rows."""
-    read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
-    rows = [t for t in world.rows(schema.trees) if not t.label]
-    groups = [g for g in world.rows(schema.groups) if not g.label]
-    states = [GroupState(g.state) for g in groups]
-    assert (read.groups.open, read.groups.closed, read.groups.consumed, read.groups.dropped) == tuple(
-        states.count(s) for s in (GroupState.OPEN, GroupState.CLOSED, GroupState.CONSUMED, GroupState.DROPPED)
-    )
-    whole = {g.ordinal for g in groups if g.opened == g.size}
-    assert read.groups.opened == next(n for n in itertools.count() if n not in whole)
-    assert all(g.done == sum(t.group_id == g.group_id and t.closed_ms > 0 for t in rows) for g in groups)
-
-
 @pytest.mark.parametrize("rebuild", [False, True], ids=["as in production", "rebuilding"])
-def test_any_order_any_number_any_restart(sqlite_template: Path, tmp_path: Path, rebuild: bool) -> None:
+def test_any_order_any_number_any_restart(
+    sqlite_template: Path, tmp_path: Path, rebuild: bool
+) -> None:
     path = tmp_path / "reference.sqlite"
     shutil.copy(sqlite_template, path)
-    orderly = World(Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=rebuild)).start()
+    orderly = World(
+        Database(f"sqlite:///{path}").open(), settings=Settings(rebuild=rebuild)
+    ).start()
     reference = {}
     for ordinal, index in PLACES:
         spec = orderly.forge.spec(ordinal, index, SIZE, max_claims=100)
         orderly.live(spec)
-        reference[(ordinal, index)] = orderly.database.query(lambda c, spec=spec: trees.read(c, [spec.tree_id]))[0]
+        reference[(ordinal, index)] = orderly.database.query(
+            lambda c, spec=spec: trees.read(c, [spec.tree_id])
+        )[0]
     orderly.database.close()
-    machine = type("Machine", (Delivery,), {"template": sqlite_template, "reference": reference, "rebuild": rebuild})
+    machine = type(
+        "Machine",
+        (Delivery,),
+        {"template": sqlite_template, "reference": reference, "rebuild": rebuild},
+    )
     run_state_machine_as_test(
         machine,
         settings=settings(

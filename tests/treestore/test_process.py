@@ -1,4 +1,6 @@
-"""The treestore as a process that is killed without warning, with a broker or a database that is killed or emptied."""
+"""The treestore as a process that is killed without warning, with a broker or a database that is
+killed or emptied.
+"""
 
 import asyncio
 import contextlib
@@ -62,11 +64,15 @@ class Process:
 
 
 class Client:
-    """Calls that wait for a store that is away."""
+    """A client whose calls wait for a store that is away."""
 
     def __init__(self, process: Process, bus: Bus, forge: Forge) -> None:
         channel = rpc.channel(process.address)
-        self.bus, self.forge, self.confirmed = bus, forge, 0  # trees of which the store said that it has them
+        self.bus, self.forge, self.confirmed = (
+            bus,
+            forge,
+            0,
+        )  # trees that the store acknowledged
         self.trees, self.runs = TreeStoreServiceStub(channel), RunStoreServiceStub(channel)
 
     async def ask(self, method: Any, request: Any) -> Any:
@@ -74,19 +80,25 @@ class Client:
 
     async def begin(self) -> None:
         await self.ask(self.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())
-        await self.ask(self.runs.PutRun, rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=1))
+        await self.ask(
+            self.runs.PutRun,
+            rs.PutRunRequest(run=self.forge.run(), request_id="first", gateway_epoch=1),
+        )
 
     async def claim(self, tree_id: bytes) -> int:
         for _ in range(1000):
             with contextlib.suppress(LookupError):
                 return (
-                    await self.ask(self.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
+                    await self.ask(
+                        self.trees.ClaimTree,
+                        ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1),
+                    )
                 ).epoch
             await asyncio.sleep(0.02)
         raise AssertionError("the tree was never stored")
 
     async def grow(self, ordinal: int) -> None:
-        """One tree as its node and its verifier would have it, until the store says that it has everything."""
+        """Grow one tree in the roles of node and verifier, until the store has everything."""
         spec = self.forge.spec(ordinal, max_claims=100)
         await self._say(self.forge.opened(spec))
         epoch = await self.claim(spec.tree_id)
@@ -99,17 +111,25 @@ class Client:
             if "segment" in i.subject
             for g in events_pb2.SegmentsGrown.FromString(i.data).segments
         ]
-        wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=5000)
+        wait = ts.AwaitIngestedRequest(
+            tree_id=spec.tree_id, epoch=epoch, segment_ids=ids, grown=True, deadline_ms=5000
+        )
         while True:
             answer = await self.ask(self.trees.AwaitIngested, wait)
             if answer.grown and not answer.missing:
                 return
 
     async def _say(self, item: Any) -> None:
-        await self.bus.publish_bytes(item.subject, item.data, f"m{item.sequence}", deadline_s=PATIENCE_S)
+        await self.bus.publish_bytes(
+            item.subject, item.data, f"m{item.sequence}", deadline_s=PATIENCE_S
+        )
 
     async def stats(self) -> dict[str, int]:
-        return dict((await self.ask(self.trees.GetStats, ts.GetStatsRequest(run_id=self.forge.run_id))).counts)
+        return dict(
+            (
+                await self.ask(self.trees.GetStats, ts.GetStatsRequest(run_id=self.forge.run_id))
+            ).counts
+        )
 
 
 @pytest.fixture
@@ -142,19 +162,23 @@ async def test_what_was_acknowledged_survives_kills(
         assert counts["segments"] >= confirmed * 8, f"the store said that it had these: {counts}"
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     assert counts["late"] == counts["refused"] == counts["parked"] == 0
     assert store.stop() == 0
     await bus.close()
 
 
 async def _grow_all(client: Client, count: int) -> None:
-    async def some(first: int) -> None:
+    async def grow_many(first: int) -> None:
         for ordinal in range(first, count, 4):
             await client.grow(ordinal)
             client.confirmed += 1
 
-    await asyncio.gather(*(some(first) for first in range(4)))
+    await asyncio.gather(*(grow_many(first) for first in range(4)))
 
 
 async def _until(condition: Any, deadline_s: float = 30.0) -> None:
@@ -173,7 +197,9 @@ async def _settled(client: Client, count: int) -> dict[str, int]:
 
 
 @pytest.mark.faults
-async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, processes: list[Process], own_postgres) -> None:
+async def test_a_killed_postgres_loses_nothing(
+    nats_server, tmp_path: Path, processes: list[Process], own_postgres
+) -> None:
     store = Process(nats_server.url, tmp_path / "state", own_postgres.address())
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -185,13 +211,19 @@ async def test_a_killed_postgres_loses_nothing(nats_server, tmp_path: Path, proc
     own_postgres.start()
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     assert store.process is not None and store.process.poll() is None, "the store lived through it"
     await bus.close()
 
 
 @pytest.mark.faults
-async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, processes: list[Process]) -> None:
+async def test_a_killed_broker_loses_nothing(
+    nats_server, tmp_path: Path, processes: list[Process]
+) -> None:
     store = Process(nats_server.url, tmp_path / "state")
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -205,7 +237,11 @@ async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, proces
         nats_server.restart()
     await asyncio.wait_for(growing, 40)
     counts = await _settled(client, count)
-    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (count, count * 8, count * 6)
+    assert (counts["trees_closed"], counts["segments"], counts["scores"]) == (
+        count,
+        count * 8,
+        count * 6,
+    )
     await bus.close()
 
 
@@ -213,7 +249,9 @@ async def test_a_killed_broker_loses_nothing(nats_server, tmp_path: Path, proces
 async def test_an_emptied_broker_gets_its_work_again(
     running: bool, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:
-    """All of NATS is wiped while the store runs, or while nothing runs: trees that nobody holds are queued again."""
+    """All of NATS is wiped while the store runs, or while nothing runs: unclaimed trees are queued
+    again.
+    """
     store = Process(nats_server.url, tmp_path / "state", BANYAN_PURGE_S="0.2")
     processes.append(store)
     bus = await Bus.connect(nats_server.url, "test")
@@ -223,7 +261,7 @@ async def test_an_emptied_broker_gets_its_work_again(
     spec = client.forge.spec(1)
     await client._say(client.forge.opened(spec))
     await _known(bus)
-    await asyncio.sleep(0.5)  # a sweep notes how far the log was
+    await asyncio.sleep(0.5)  # a sweep records the place of the log
     if not running:
         store.stop()
     await bus.close()
@@ -248,23 +286,28 @@ async def test_an_emptied_broker_gets_its_work_again(
 
 
 async def _known(bus: Bus) -> None:
-    """Waits until the store queued the second tree: it has its row then."""
+    """Wait until the store queued the second tree, and so has its row."""
     consumer = await bus.consumer(subjects.GROWTH, "nodes", ["growth.*"])
-    seen: set[bytes] = set()
+    stored: set[bytes] = set()
     async with asyncio.timeout(20):
-        while len(seen) < 2:
+        while len(stored) < 2:
             for delivery in await consumer.fetch(2, 1.0):
-                seen.add(delivery.decode(events_pb2.GrowTree).tree_id)
+                stored.add(delivery.decode(events_pb2.GrowTree).tree_id)
 
 
-async def test_a_second_store_on_the_same_folder_is_refused(nats_server, tmp_path: Path, processes: list[Process]) -> None:
+async def test_a_second_store_on_the_same_folder_is_refused(
+    nats_server, tmp_path: Path, processes: list[Process]
+) -> None:
     store = Process(nats_server.url, tmp_path / "state")
     processes.append(store)
     client = Client(store, await Bus.connect(nats_server.url, "test"), Forge())
     await client.begin()
     command = [sys.executable, "-m", "services.treestore"]
     other = subprocess.run(
-        command, env={**store.environment, "BANYAN_LISTEN": "127.0.0.1:0"}, capture_output=True, timeout=30
+        command,
+        env={**store.environment, "BANYAN_LISTEN": "127.0.0.1:0"},
+        capture_output=True,
+        timeout=30,
     )
     assert other.returncode == 2
     last = other.stderr.decode().strip().splitlines()[-1]
@@ -276,5 +319,6 @@ def test_states_have_the_numbers_of_the_contract() -> None:
     from services.treestore.unit_of_work import rows
 
     assert tuple(
-        tree_pb2.TreeState.Value(f"TREE_STATE_{n}") for n in ("GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED")
+        tree_pb2.TreeState.Value(f"TREE_STATE_{n}")
+        for n in ("GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED")
     ) == (rows.GROWING, rows.SCORING, rows.CLOSED, rows.CONSUMED, rows.DROPPED)

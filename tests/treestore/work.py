@@ -1,4 +1,6 @@
-"""What a database is asked, and how much SQLite does for it, in steps of its virtual machine: no load changes either."""
+"""Measures of queries that no load changes: their statements, and the steps of SQLite's virtual
+machine.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,9 @@ from services.treestore.storage.database import Database
 
 
 def steps(database: Database, work: Callable[[Connection], Any], *, writes: bool = False) -> int:
-    """Steps that the statements of `work` take; with `writes`, in a transaction that may write."""
+    """Count the steps that the statements of `work` take; with `writes`, in a transaction that may
+    write.
+    """
     taken = 0
 
     def note() -> int:
@@ -33,14 +37,14 @@ def steps(database: Database, work: Callable[[Connection], Any], *, writes: bool
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """What any database of this process is asked within the block."""
-    asked: list[str] = []
+    """Collect the statements of any database of this process within the block."""
+    executed: list[str] = []
 
     def note(connection, cursor, statement, parameters, context, executemany) -> None:
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        yield asked
+        yield executed
     finally:
         event.remove(Engine, "before_cursor_execute", note)

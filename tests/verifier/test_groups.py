@@ -108,7 +108,7 @@ async def verifier(store: Store, publisher=None):
 async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
     """Grow a tree with an answer on each branch."""
     forge = store.forge
-    await store.say(forge.opened(spec, store.epoch))
+    await store.publish(forge.opened(spec, store.epoch))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     leaves = [forge.child(root, n, text=text) for n, text in enumerate(texts)]
@@ -116,7 +116,7 @@ async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
         forge.segments(root, *leaves, epoch=epoch),
         *(forge.leaf(leaf, epoch=epoch) for leaf in leaves),
     ]
-    await store.say(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
+    await store.publish(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
 
 
 async def scores(store: Store, tree_id: bytes) -> list[tuple[str, float, float]]:
@@ -171,8 +171,8 @@ async def grow_silently(
     await store.say(store.forge.opened(spec, store.epoch))
     epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
     leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
-    await store.say(store.forge.segments(root, *leaves, epoch=epoch))
-    await store.say(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
+    await store.publish(store.forge.segments(root, *leaves, epoch=epoch))
+    await store.publish(*(store.forge.leaf(leaf, epoch=epoch) for leaf in leaves))
     return events_pb2.TreesGrown.FromString(
         store.forge.grown(spec.tree_id, *leaves, epoch=epoch).data
     ).trees[0]
@@ -185,7 +185,7 @@ async def test_an_end_that_is_not_there_yet_holds_up_no_other_of_its_message(sto
     )
     ends = events_pb2.TreesGrown(trees=[unknown, await grow_silently(store, spec, ["3", "4"])])
     async with verifier(store):
-        await store.say(store.forge.item("grown", ends))
+        await store.publish(store.forge.item("grown", ends))
         await eventually(lambda: counted(store, spec, None, 2))
         await eventually(lambda: comes_again(store))  # for the other
 
@@ -193,7 +193,7 @@ async def test_an_end_that_is_not_there_yet_holds_up_no_other_of_its_message(sto
 async def test_trees_of_another_run_are_not_voted_on(store, eventually):
     spec, counting = store.forge.spec(5, 0, 1, **VOTE), Counting(store.bus)
     grown = await grow_silently(store, spec, ["3", "4"])
-    await store.say(store.forge.item("grown", events_pb2.TreesGrown(trees=[grown])))
+    await store.publish(store.forge.item("grown", events_pb2.TreesGrown(trees=[grown])))
     other = store.forge.run()
     other.run_id, other.recipe_json = "other-00000001", json.dumps(RECIPE)
     await rpc.call(
@@ -231,7 +231,7 @@ async def test_trees_that_end_in_one_message_are_voted_on_once(store, eventually
     )
     counting = Counting(store.bus)
     async with verifier(store, counting):
-        await store.say(store.forge.item("grown", ends))
+        await store.publish(store.forge.item("grown", ends))
         await eventually(lambda: counted(store, a, b, 4))
         await eventually(lambda: none_left(store))
     assert counting.published == 4
@@ -253,9 +253,7 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
         )
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
         again.leaves.extend(tree.leaves)
-        await store.say(
-            store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), again="again"
-        )
+        await store.publish(store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), prefix="again")
         await eventually(lambda: counted(store, spec, None, 4))
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
@@ -310,7 +308,7 @@ async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventua
     a, b = (store.forge.spec(2, index, 2, **VOTE) for index in (0, 1))
     async with verifier(store):
         await grow(store, a, ["7", "8", "8"])
-        await store.say(store.forge.opened(b, store.epoch))
+        await store.publish(store.forge.opened(b, store.epoch))
         epoch = await store.claim(b.tree_id)
         give_up = ts.ReturnTreeRequest(tree_id=b.tree_id, epoch=epoch, reason="UNUSABLE: test")
         await rpc.call(store.trees.ReturnTree, give_up)

@@ -1,4 +1,4 @@
-"""A learner that hands weights over, and workers that receive them, without an engine around them."""
+"""A learner that hands weights over, and workers that receive them, without engines."""
 
 import asyncio
 import contextlib
@@ -21,47 +21,57 @@ from banyan.v1 import learner_service_pb2_grpc
 from services.chassis.rpc import rpc
 from services.chassis.weights import collective, file
 from services.learner import server
-from services.learner.weights.collective import Hands
+from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
-from services.rollout.clients.treestore import HandOvers
+from services.rollout.clients.learner import HandOverClient
 from services.rollout.engines.vllm_engine.receive import Received
 from services.rollout.growth.policy_selection import Published
-from services.rollout.weights.collective import Handed
+from services.rollout.weights.collective import CollectiveWeights
 
 AMID_BYTES = 64 << 20
 DEAD = 9  # exit status of a worker that dies amid the receiving
 
 
 def model(seed: int = 0) -> dict[str, torch.Tensor]:
-    """Matrices of several pieces, vectors, tied names, a learned head, and nothing at all."""
+    """Return matrices of several pieces, vectors, tied names, a value head, and an empty tensor."""
     draws = torch.Generator().manual_seed(seed)
     tied = torch.randn(70, 30, generator=draws)
-    some = {f"layer.{n}.weight": torch.randn(700, 100, generator=draws) for n in range(4)}
-    more = {
+    layers = {f"layer.{n}.weight": torch.randn(700, 100, generator=draws) for n in range(4)}
+    rest = {
         "norm.weight": torch.randn(33, generator=draws),
         "none": torch.zeros(0, 4),
         "embed.weight": tied,
         "head.weight": tied,
     }
-    return some | more | {f"{file.HEAD}a": torch.randn(5, generator=draws)}
+    return layers | rest | {f"{file.HEAD}a": torch.randn(5, generator=draws)}
 
 
 @dataclass
 class Learner:
-    """One at work. hands: what the tests may patch."""
+    """A serving learner; tests may patch `hand_overs`."""
 
     folder: WeightFolder
-    hands: Hands
+    hand_overs: HandOverServer
     address: str
     step: int = 0
 
-    def publish(self, seed: int = 0, dtype: str = "float32", tensors: Mapping[str, torch.Tensor] | None = None) -> Published:
-        made = self.folder.put(tensors or model(seed), 1, self.step, dtype)
+    def publish(
+        self,
+        seed: int = 0,
+        dtype: str = "float32",
+        tensors: Mapping[str, torch.Tensor] | None = None,
+    ) -> Published:
+        manifest = self.folder.put(tensors or model(seed), 1, self.step, dtype)
         self.step += 1
-        return Published(PolicyVersion(1, self.step - 1, made.digest), self.folder.folder, self.address, made.bytes)
+        return Published(
+            PolicyVersion(1, self.step - 1, manifest.digest),
+            self.folder.folder,
+            self.address,
+            manifest.bytes,
+        )
 
-    def node(self, folder: Path, workers: int = 1) -> Handed:
-        return Handed(folder, HandOvers(folder.name, workers).ask, workers)
+    def node(self, folder: Path, workers: int = 1) -> CollectiveWeights:
+        return CollectiveWeights(folder, HandOverClient(folder.name, workers).hand_over, workers)
 
 
 @contextlib.asynccontextmanager
@@ -71,15 +81,15 @@ async def learner(folder: Path, waits_s: float = 0.0) -> AsyncIterator[Learner]:
     servicer.learner = SimpleNamespace(weights=weights)
     add = learner_service_pb2_grpc.add_LearnerServiceServicer_to_server
     serving = await rpc.serve("127.0.0.1:0", [lambda s: add(servicer, s)], [server.SERVICE])
-    servicer.hands = Hands(weights, torch.device("cpu"), waits_s)
+    servicer.hand_overs = HandOverServer(weights, torch.device("cpu"), waits_s)
     try:
-        yield Learner(weights, servicer.hands, serving.address)
+        yield Learner(weights, servicer.hand_overs, serving.address)
     finally:
         await serving.stop()
 
 
 def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Tensor], Received]:
-    """What a worker has in the end; one that dies does so at a tensor."""
+    """Receive all tensors as a worker, which exits at tensor number `die_at`."""
     place = collective.read(path)
     assert place is not None
     received = Received(file.read(path), place, torch.device("cpu"))
@@ -93,16 +103,25 @@ def receive(path: Path, rank: int, die_at: int = -1) -> tuple[dict[str, torch.Te
 
 
 async def dying(path: Path, rank: int, at: int) -> int:
-    """The exit status of a worker of its own process that dies at a tensor."""
-    code = "import sys; from pathlib import Path; from tests.weights.handovers import receive as r; "
-    command = [sys.executable, "-c", code + "r(Path(sys.argv[1]), *map(int, sys.argv[2:]))", str(path), str(rank), str(at)]
+    """Run a worker in a process of its own that dies at a tensor; return its exit status."""
+    code = (
+        "import sys; from pathlib import Path; from tests.weights.handovers import receive as r; "
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code + "r(Path(sys.argv[1]), *map(int, sys.argv[2:]))",
+        str(path),
+        str(rank),
+        str(at),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.to_thread(subprocess.run, command, env=environment, timeout=120)
     return process.returncode
 
 
 def broadcasting(dies_after_s: float) -> None:
-    """Rank 0 of a hand-over that says where it is, broadcasts until it dies, and dies amid one."""
+    """Print the place of a hand-over, and broadcast as its rank 0 until killed in the middle."""
     meeting = collective.Meeting("127.0.0.1", "gloo", 1, 60.0)
     print(json.dumps(asdict(meeting.place)), flush=True)
     ranks, flat_B = meeting.gathered(lambda: False), torch.zeros(AMID_BYTES, dtype=torch.uint8)

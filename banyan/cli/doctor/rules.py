@@ -66,12 +66,17 @@ def diagnose(series: Series) -> list[Finding]:
 
 
 _SMALLER_STEPS = Lever("optimise.learning_rate=1e-6", "smaller steps")
-_STAY_NEAR = Lever("optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with")
+_STAY_NEAR = Lever(
+    "optimise.loss_settings.kl={coef: 0.01}", "stay near the model that it began with"
+)
 _BALANCED = Lever("control.curriculum=dots", "prompts that are answered right half of the time")
 
 _EXPLORE = (
     Lever("generate.temperature=1.2", "flatter sampling"),
-    Lever("optimise.loss_settings.clip_high=0.28", "likelier tokens may become likelier by more (clip-higher)"),
+    Lever(
+        "optimise.loss_settings.clip_high=0.28",
+        "likelier tokens may become likelier by more (clip-higher)",
+    ),
     Lever("optimise.loss_settings.entropy=0.001", "an entropy bonus"),
     Lever("generate.policy=rose", "branch where the model is unsure"),
 )
@@ -81,10 +86,14 @@ _TOO_FAST = every(above("relative_rate", 0.003), stalls("reward"))
 _COLLAPSED = collapses("reward")
 _FAR = every(above("start_kl", 1.0), stalls("reward"))
 _WORSE = unless(held_out_falls, rises("reward"))
-_RUINED = either(_TOO_FAST, _COLLAPSED, _FAR, _WORSE)  # what such a policy answers says nothing about prompts or lengths
+_RUINED = either(
+    _TOO_FAST, _COLLAPSED, _FAR, _WORSE
+)  # what such a policy answers says nothing about prompts or lengths
 _TOO_EASY = above("all_right_share", 0.5)
 _TOO_HARD = above("all_wrong_share", 0.5)
-_LEARNT = either(above("all_right_share", 0.8), above("reward", 0.9))  # an answer is right from a reward of 1 on
+_LEARNT = either(
+    above("all_right_share", 0.8), above("reward", 0.9)
+)  # an answer is right from a reward of 1 on
 _SURE = unless(vanishes("entropy", to=0.1, floor=0.1), _LEARNT)  # though it has much to learn yet
 
 RULES: Sequence[DiagnosticRule] = (
@@ -94,9 +103,15 @@ RULES: Sequence[DiagnosticRule] = (
         "optimise",
         _UNTAUGHT,
         (
-            Lever("generate.settings.width=16", "more tries a prompt, so that rewards of a group differ"),
+            Lever(
+                "generate.settings.width=16",
+                "more tries a prompt, so that rewards of a group differ",
+            ),
             _BALANCED,
-            Lever("filter=[{name: number, settings: {take: only}}]", "a scorer that tells answers apart"),
+            Lever(
+                "filter=[{name: number, settings: {take: only}}]",
+                "a scorer that tells answers apart",
+            ),
             Lever("generate.temperature=1.2", "answers that differ more"),
         ),
     ),
@@ -115,10 +130,15 @@ RULES: Sequence[DiagnosticRule] = (
         "mismatch",
         "training and sampling give the same tokens other probabilities, and not because of their age",
         "optimise",
-        every(above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)),
+        every(
+            above("mismatch_kl", 0.01), below("staleness_mean", 0.5), below("replay_share", 0.05)
+        ),
         (
             Lever("resources.dtype=float32", "the same arithmetic on both sides"),
-            Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
+            Lever(
+                "optimise.loss_settings.importance={level: token, cap: 2}",
+                "truncated importance weights",
+            ),
         ),
     ),
     DiagnosticRule(
@@ -127,7 +147,10 @@ RULES: Sequence[DiagnosticRule] = (
         "filter",
         every(rises("reward"), held_out_falls),
         (
-            Lever("filter=[{name: number, settings: {take: only}}]", "a stricter gate, or another scorer beside it"),
+            Lever(
+                "filter=[{name: number, settings: {take: only}}]",
+                "a stricter gate, or another scorer beside it",
+            ),
             Lever("eval.every=10", "see it while it happens"),
             _STAY_NEAR,
         ),
@@ -155,7 +178,11 @@ RULES: Sequence[DiagnosticRule] = (
         "reward was better before and has fallen",
         "optimise",
         _COLLAPSED,
-        (_SMALLER_STEPS, _STAY_NEAR, Lever("optimise.decay_steps=100", "a rate that falls, so that what was learnt stays")),
+        (
+            _SMALLER_STEPS,
+            _STAY_NEAR,
+            Lever("optimise.decay_steps=100", "a rate that falls, so that what was learnt stays"),
+        ),
     ),
     DiagnosticRule(
         "held-out-falls",
@@ -172,7 +199,9 @@ RULES: Sequence[DiagnosticRule] = (
         (
             _SMALLER_STEPS,
             Lever("optimise.clip_norm=0.5", "shorter gradients"),
-            Lever("optimise.advantage=grpo", "an estimator that does not divide by a scale next to 0"),
+            Lever(
+                "optimise.advantage=grpo", "an estimator that does not divide by a scale next to 0"
+            ),
         ),
     ),
     DiagnosticRule(
@@ -210,7 +239,10 @@ RULES: Sequence[DiagnosticRule] = (
         "filter",
         unless(above("zero_variance_share", 0.5), either(_TOO_EASY, _TOO_HARD, _UNTAUGHT)),
         (
-            Lever("filter=[{name: number, settings: {take: only}}]", "a scorer that tells answers apart"),
+            Lever(
+                "filter=[{name: number, settings: {take: only}}]",
+                "a scorer that tells answers apart",
+            ),
             Lever("generate.settings.width=16", "more tries a prompt"),
             Lever("generate.temperature=1.2", "answers that differ more"),
         ),
@@ -220,7 +252,9 @@ RULES: Sequence[DiagnosticRule] = (
         "entropy falls to half or to next to nothing, and reward does not rise",
         "generate",
         either(
-            every(falls("entropy", to=0.5), stalls("reward"), below("all_right_share", 0.5)),  # whoever is right is sure
+            every(
+                falls("entropy", to=0.5), stalls("reward"), below("all_right_share", 0.5)
+            ),  # whoever is right is sure
             every(_SURE, stalls("reward")),
         ),
         _EXPLORE,
@@ -232,9 +266,16 @@ RULES: Sequence[DiagnosticRule] = (
         either(below("ess", 0.5), above("staleness_mean", 4.0)),
         (
             Lever("control.max_staleness=1", "a bound on age"),
-            Lever("optimise.loss=decoupled", "clipped around the weights at the start of the batch"),
-            Lever("optimise.loss_settings.importance={level: token, cap: 2}", "truncated importance weights"),
-            Lever("control.stale_groups=drop", "give old groups up before they are sampled to the end"),
+            Lever(
+                "optimise.loss=decoupled", "clipped around the weights at the start of the batch"
+            ),
+            Lever(
+                "optimise.loss_settings.importance={level: token, cap: 2}",
+                "truncated importance weights",
+            ),
+            Lever(
+                "control.stale_groups=drop", "give old groups up before they are sampled to the end"
+            ),
         ),
     ),
     DiagnosticRule(
@@ -278,7 +319,10 @@ RULES: Sequence[DiagnosticRule] = (
                 "with advantage_settings longest and buffer, 0 by themselves: a penalty on length near the limit",
             ),
             Lever("generate.max_new_tokens=64", "a lower limit"),
-            Lever("optimise.loss_settings.mode=seq-mean-token-sum", "a loss that does not favour length"),
+            Lever(
+                "optimise.loss_settings.mode=seq-mean-token-sum",
+                "a loss that does not favour length",
+            ),
         ),
     ),
     DiagnosticRule(
@@ -301,7 +345,10 @@ RULES: Sequence[DiagnosticRule] = (
         long_tail,
         (
             Lever("control.max_staleness=1", "sampling goes on while training runs"),
-            Lever("control.over_provision=4", "grow more groups than a step needs (with max_staleness)"),
+            Lever(
+                "control.over_provision=4",
+                "grow more groups than a step needs (with max_staleness)",
+            ),
             Lever("control.redundancy=1", "spare trees; the slowest are stopped"),
         ),
     ),

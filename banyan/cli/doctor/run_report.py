@@ -24,7 +24,11 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
     seen = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
     findings = diagnose(seen)
     if as_json:
-        found = {"steps": len(seen.steps), "findings": [_json(f) for f in findings], "set_aside": aside}
+        found = {
+            "steps": len(seen.steps),
+            "findings": [_json(f) for f in findings],
+            "set_aside": aside,
+        }
         emit({"run_id": run.run_id, **found}, True)
     else:
         _print(run, seen, findings)
@@ -61,28 +65,49 @@ def _json(finding: Finding) -> dict[str, Any]:
         "symptom": rule.symptom,
         "module": rule.module,
         "evidence": [_told(e) for e in finding.evidence],
-        "levers": [{"key": lever.key, "set": lever.setting, "why": lever.why} for lever in rule.levers],
+        "levers": [
+            {"key": lever.key, "set": lever.setting, "why": lever.why} for lever in rule.levers
+        ],
     }
 
 
 def _told(evidence: Evidence) -> dict[str, Any]:
-    facts = {"metric": evidence.metric, "value": evidence.value, "steps": [evidence.first, evidence.last]}
-    return facts | {k: v for k, v in (("was", evidence.was), ("limit", evidence.limit)) if v is not None}
+    facts = {
+        "metric": evidence.metric,
+        "value": evidence.value,
+        "steps": [evidence.first, evidence.last],
+    }
+    return facts | {
+        k: v for k, v in (("was", evidence.was), ("limit", evidence.limit)) if v is not None
+    }
 
 
 def _print(run: rs.Run, seen: Series, findings: list[Finding]) -> None:
     run_id = run.run_id
     if len(seen.steps) < LEAST:
         said = f"{run_id}: {len(seen.steps)} steps say nothing; {LEAST} are needed"
-        ended = f"; it {rs.RunState.Name(run.state).removeprefix('RUN_STATE_')}: {run.cause}" if run.cause else ""
+        ended = (
+            f"; it {rs.RunState.Name(run.state).removeprefix('RUN_STATE_')}: {run.cause}"
+            if run.cause
+            else ""
+        )
         out.print(said + ended, markup=False, soft_wrap=True)
         return
     if not findings:
-        out.print(f"{run_id}: nothing is wrong in the metrics of {len(seen.steps)} steps", markup=False, soft_wrap=True)
+        out.print(
+            f"{run_id}: nothing is wrong in the metrics of {len(seen.steps)} steps",
+            markup=False,
+            soft_wrap=True,
+        )
         return
     for finding in findings:
         rule = finding.rule
-        out.print(f"{rule.name} ({rule.module}): {rule.symptom}", style="bold", markup=False, soft_wrap=True)
+        out.print(
+            f"{rule.name} ({rule.module}): {rule.symptom}",
+            style="bold",
+            markup=False,
+            soft_wrap=True,
+        )
         for evidence in finding.evidence:
             out.print(f"  {_words(evidence)}", markup=False, soft_wrap=True)
         for lever in rule.levers:

@@ -101,7 +101,9 @@ class Series:
         parts = [[v for _, v in part] for part in (curve[:n], curve[n:-n], curve[-n:])]
         first, middle, last = (fmean(part) for part in parts)
         noise = math.sqrt(variance(parts[0]) / n + variance(parts[2]) / n)
-        return Thirds(first, middle, last, noise, Evidence(name, last, curve[0][0], curve[-1][0], was=first))
+        return Thirds(
+            first, middle, last, noise, Evidence(name, last, curve[0][0], curve[-1][0], was=first)
+        )
 
     def windows(self, name: str) -> list[Window]:
         """Every run of consecutive values that does not overlap the newest one, and the newest; empty of too few values.
@@ -111,7 +113,9 @@ class Series:
         curve = self._curve(name)
         n = max(LEAST, min(RECENT, len(curve) // 5))
         starts = [*range(len(curve) - 2 * n + 1), len(curve) - n]
-        return [_window(curve[start : start + n]) for start in starts] if len(curve) >= 2 * n else []
+        return (
+            [_window(curve[start : start + n]) for start in starts] if len(curve) >= 2 * n else []
+        )
 
     def _curve(self, name: str) -> list[tuple[int, float]]:
         pairs = ((step.number, step.metrics.get(name, math.nan)) for step in self.steps)
@@ -123,9 +127,13 @@ def _window(part: Sequence[tuple[int, float]]) -> Window:
     return Window(fmean(values), math.sqrt(variance(values) / len(values)), part[0][0], part[-1][0])
 
 
-def series(steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[Measured] = ()) -> Series:
+def series(
+    steps: Iterable[tuple[int, Mapping[str, float]]], held_out: Iterable[Measured] = ()
+) -> Series:
     """The series of steps in any order; of a step that is told twice the first counts."""
     known: dict[int, Mapping[str, float]] = {}
     for number, metrics in steps:
         known.setdefault(number, metrics)
-    return Series([StepMetrics(n, known[n]) for n in sorted(known)], sorted(held_out, key=lambda m: m.step))
+    return Series(
+        [StepMetrics(n, known[n]) for n in sorted(known)], sorted(held_out, key=lambda m: m.step)
+    )

@@ -20,7 +20,9 @@ _WIDE = 100_000  # where nobody looks, a line is a record: it is never folded
 class _PrintableConsole(Console):
     """A console whose text commands no terminal, whoever wrote it; its own styles and cursor moves stay."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Render, with every text made printable."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
@@ -44,7 +46,9 @@ def stream(lines: Iterable[str]) -> None:
             print(printable_json(line))
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to be written has nowhere to go
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is left to be written has nowhere to go
 
 
 def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:

@@ -37,7 +37,9 @@ class LiveView:
     def __init__(self, recipe: Recipe, resumed: bool = False) -> None:
         self._recipe = recipe
         self._silent = resumed
-        self._seen: set[tuple[int, int]] = set()  # a gateway that was started again tells everything once more
+        self._seen: set[tuple[int, int]] = (
+            set()
+        )  # a gateway that was started again tells everything once more
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._reward = "-"  # of the last batch
@@ -45,14 +47,21 @@ class LiveView:
         self._training_from: tuple[float, int] | None = None  # when, and at which step
         self._phase = ""
         self._terminal = out.is_terminal
-        self._live = Live(console=out, auto_refresh=False, transient=True) if self._terminal else None
+        self._live = (
+            Live(console=out, auto_refresh=False, transient=True) if self._terminal else None
+        )
 
     def __enter__(self) -> "LiveView":
         if self._live:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._live:
             self._live.stop()
 
@@ -66,7 +75,11 @@ class LiveView:
         self._silent = False
         phase = plain_data.run_state(news.run.state)
         if not self._terminal and phase != self._phase:
-            out.print(f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}", markup=False, soft_wrap=True)
+            out.print(
+                f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}",
+                markup=False,
+                soft_wrap=True,
+            )
         self._phase = phase
         if self._live:
             self._live.update(self._panel(), refresh=True)
@@ -108,12 +121,23 @@ class LiveView:
         progress = self._news.progress
         facts = Table.grid(padding=(0, 2))
         samples, steps = progress.samples, self._recipe.budget.steps
-        facts.add_row("phase", self._phase.lower().replace("_", " "), "step", f"{progress.step} of {steps}")
         facts.add_row(
-            "tokens sampled", f"{samples.sampled_tokens:,}", "saved by the tree", f"{plain_data.saved_tokens(samples):,}"
+            "phase", self._phase.lower().replace("_", " "), "step", f"{progress.step} of {steps}"
         )
-        facts.add_row("members", str(plain_data.present(self._news.members)), "time left", self._left())
+        facts.add_row(
+            "tokens sampled",
+            f"{samples.sampled_tokens:,}",
+            "saved by the tree",
+            f"{plain_data.saved_tokens(samples):,}",
+        )
+        facts.add_row(
+            "members", str(plain_data.present(self._news.members)), "time left", self._left()
+        )
         facts.add_row("leaves", f"{samples.leaves:,}", "unscorable", f"{samples.unscorable:,}")
-        reward = Text.assemble(("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {self._reward}")
+        reward = Text.assemble(
+            ("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {self._reward}"
+        )
         head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")
-        return Group(head, facts, reward, ProgressBar(total=steps, completed=progress.step, width=60))
+        return Group(
+            head, facts, reward, ProgressBar(total=steps, completed=progress.step, width=60)
+        )

@@ -36,7 +36,9 @@ def when(unix_ms: int) -> str | None:
 
     if not unix_ms:
         return None
-    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).isoformat(
+        timespec="seconds"
+    )
 
 
 def wilson(correct: float, n: int, z: float = 1.959964) -> tuple[float, float]:
@@ -90,7 +92,10 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
     return {
         "step": message.step if message.HasField("step") else None,
         "batches": message.batches,
-        "groups": {name: getattr(groups, name) for name in ("opened", "open", "closed", "consumed", "dropped")},
+        "groups": {
+            name: getattr(groups, name)
+            for name in ("opened", "open", "closed", "consumed", "dropped")
+        },
         "leaves": samples.leaves,
         "unscorable": samples.unscorable,
         "mean_reward": samples.reward_sum / samples.scored if samples.scored else None,
@@ -134,7 +139,12 @@ def member(message: rs.Member) -> dict[str, Any]:
 
 def saved_tokens(samples: rs.SampleCounts) -> int:
     """Tokens that sharing saved: sampled ones on shared trunks and prompt tokens that were not prefilled per leaf."""
-    return int(samples.path_tokens - samples.sampled_tokens + samples.prompt_path_tokens - samples.prompt_tokens)
+    return int(
+        samples.path_tokens
+        - samples.sampled_tokens
+        + samples.prompt_path_tokens
+        - samples.prompt_tokens
+    )
 
 
 def tree_summary(message: ts.TreeSummary) -> dict[str, Any]:
@@ -178,7 +188,11 @@ def policy(message: tree_pb2.PolicyRef) -> dict[str, Any] | None:
 
 def policy_words(version: dict[str, Any] | None) -> str:
     """A policy version as people read it."""
-    return "-" if version is None else f"step {version['step']} (epoch {version['epoch']}, {version['digest'][:12]})"
+    return (
+        "-"
+        if version is None
+        else f"step {version['step']} (epoch {version['epoch']}, {version['digest'][:12]})"
+    )
 
 
 def scored(message: tree_pb2.ScoredLeaf) -> dict[str, Any]:
@@ -204,10 +218,13 @@ def plan(record: tree_pb2.PlanRecord) -> dict[str, Any]:
         "view": record.view_digest.hex(),
         "segments": [segment.hex() for segment in record.segments],
         "expansions": [
-            [p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.sampling.max_new_tokens] for p in record.expansions
+            [p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.sampling.max_new_tokens]
+            for p in record.expansions
         ],
         "leaves": [[p.leaf.segment.hex(), p.leaf.end, p.reason] for p in record.leaves],
-        "prunes": [[p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.end] for p in record.prunes],
+        "prunes": [
+            [p.branch.parent.hex(), p.branch.fork, p.branch.ordinal, p.end] for p in record.prunes
+        ],
         "done": record.done,
         "more": record.more,
         "full": record.full,

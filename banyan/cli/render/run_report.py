@@ -40,7 +40,11 @@ def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
 def _empty_table(graded: bool) -> Table:
     title = f"held-out {'mean reward' if graded else 'accuracy'}"
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    columns = ("", "n", "before", "after") if graded else ("", "n", "before", "95 % interval", "after", "95 % interval")
+    columns = (
+        ("", "n", "before", "after")
+        if graded
+        else ("", "n", "before", "95 % interval", "after", "95 % interval")
+    )
     for column in columns:
         table.add_column(column, justify="right" if column else "left")
     return table
@@ -65,7 +69,9 @@ def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
         return ""
     among = progress.samples.leaves + sum(e.scored + e.unscorable for e in progress.evals)
     reason = why()
-    return f"{missing} of {among} leaves could not be scored" + (f", such as: {reason}" if reason else "")
+    return f"{missing} of {among} leaves could not be scored" + (
+        f", such as: {reason}" if reason else ""
+    )
 
 
 def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
@@ -73,13 +79,21 @@ def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
     dropped, reason = progress.groups.dropped, why() if progress.groups.dropped else ""
     if not dropped:
         return ""
-    return f"{dropped} of {progress.groups.opened} groups were given up" + (f", such as: {reason}" if reason else "")
+    return f"{dropped} of {progress.groups.opened} groups were given up" + (
+        f", such as: {reason}" if reason else ""
+    )
 
 
 def why_given_up(client: Client, run_id: str) -> str:
     """Why the newest training tree that was dropped was."""
     states = [tree_pb2.TREE_STATE_DROPPED]
-    return next((t.reason for t in client.trees(run_id, 1, states=states, purpose=tree_pb2.TREE_PURPOSE_TRAIN)), "")
+    return next(
+        (
+            t.reason
+            for t in client.trees(run_id, 1, states=states, purpose=tree_pb2.TREE_PURPOSE_TRAIN)
+        ),
+        "",
+    )
 
 
 def why_unscored(client: Client, run_id: str) -> str:
@@ -105,10 +119,15 @@ def extremes(
     best = _one_of([s for s in scored if s.mean_reward == high], varies)
     if high == low:
         return [("a tree (all have the same mean reward)" if len(scored) > 1 else "the tree", best)]
-    return [("best tree", best), ("worst tree", _one_of([s for s in scored if s.mean_reward == low], varies))]
+    return [
+        ("best tree", best),
+        ("worst tree", _one_of([s for s in scored if s.mean_reward == low], varies)),
+    ]
 
 
-def _one_of(equals: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]) -> ts.TreeSummary:
+def _one_of(
+    equals: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
+) -> ts.TreeSummary:
     return next((s for s in equals[:_LOOKED_AT] if s.leaves > 1 and varies(s)), equals[0])
 
 
@@ -130,8 +149,12 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
         rewards = trees.view_of(client.tree(summary.tree_id)).rewards_L
         return len({float(r) for r in rewards if r == r}) > 1
 
-    for title, summary in extremes(client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN), varies):
-        out.print(f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}")
+    for title, summary in extremes(
+        client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN), varies
+    ):
+        out.print(
+            f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}"
+        )
         _print_tree(client, summary, recipe)
     _print_places(run, seconds, state)
 
@@ -145,10 +168,18 @@ def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None
 def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
     """Where everything is. A run's cause is left to whoever says how it ended."""
     state_name = plain_data.run_state(run.state)
-    out.print(f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s", markup=False, soft_wrap=True)
+    out.print(
+        f"{run.run_id} {state_name} at step {run.step} in {seconds:.1f} s",
+        markup=False,
+        soft_wrap=True,
+    )
     try:
-        out.print(f"checkpoint  {newest_checkpoint(Path(run.folder))}", markup=False, soft_wrap=True)
+        out.print(
+            f"checkpoint  {newest_checkpoint(Path(run.folder))}", markup=False, soft_wrap=True
+        )
     except BanyanError as error:
         out.print(f"checkpoint  none: {error}", markup=False, soft_wrap=True)
     out.print(f"logs        {state.resolve() / 'logs'}", markup=False, soft_wrap=True)
-    out.print(f"more        {proposed(f'runs show {run.run_id}', state)}", markup=False, soft_wrap=True)
+    out.print(
+        f"more        {proposed(f'runs show {run.run_id}', state)}", markup=False, soft_wrap=True
+    )

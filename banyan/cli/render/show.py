@@ -27,11 +27,17 @@ def show(run: dict[str, Any]) -> None:
     width = max(map(len, facts))
     for key, value in facts.items():
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
-    _table("evaluations", [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)], _EVALUATION)
+    _table(
+        "evaluations",
+        [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)],
+        _EVALUATION,
+    )
     _table("batches that were set aside", run["set_aside"], _ASIDE)
     _table("nodes", run["nodes"], _NODE)
     _table("metrics", _metrics(run["metrics"]), ("metric", "last step", f"mean of {_RECENT}"))
-    stats = [{"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())]
+    stats = [
+        {"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())
+    ]
     _table("counts in the store", stats, ("", "count"))
 
 
@@ -41,7 +47,9 @@ def _metrics(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for name, value in (steps[-1] if steps else {}).items():
         known = [s[name] for s in steps[-_RECENT:] if s.get(name) is not None]
         if name != "step" and known:
-            rows.append({"metric": name, "last step": value, f"mean of {_RECENT}": sum(known) / len(known)})
+            rows.append(
+                {"metric": name, "last step": value, f"mean of {_RECENT}": sum(known) / len(known)}
+            )
     return rows
 
 

@@ -47,7 +47,9 @@ def read(text: str, number: int) -> TreeLine:
     except InvalidInput as error:
         raise InvalidInput(f"line {number}: {error}") from None
     except RecursionError:
-        raise InvalidInput(f"line {number}: lists and objects within each other, deeper than can be read") from None
+        raise InvalidInput(
+            f"line {number}: lists and objects within each other, deeper than can be read"
+        ) from None
 
 
 def _read(text: str, number: int) -> TreeLine:
@@ -63,18 +65,24 @@ def _read(text: str, number: int) -> TreeLine:
         except InvalidInput as error:
             raise InvalidInput(f"node {node['id']!r}: {error}") from None
     leaves, rewards, facts = _ends(nodes, made)
-    silent = next((n["id"] for n in nodes if made[n["id"]].kind is Kind.POLICY and not n.get("logprobs")), "")
+    silent = next(
+        (n["id"] for n in nodes if made[n["id"]].kind is Kind.POLICY and not n.get("logprobs")), ""
+    )
     names = {made[n["id"]].id: n["id"] for n in nodes}
     group_id = _word(data, "group_id", "the tree") if data.get("group_id") else ""
     evaluates = data.get("purpose") == "EVAL"
-    return TreeLine(task_id, tree_id, number, tree, leaves, rewards, facts, names, silent, group_id, evaluates)
+    return TreeLine(
+        task_id, tree_id, number, tree, leaves, rewards, facts, names, silent, group_id, evaluates
+    )
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError as error:  # JSON that is none, or a number of thousands of digits
-        raise InvalidInput(f"not JSON ({error}); give one tree a line, as `banyan trees export` prints them") from None
+        raise InvalidInput(
+            f"not JSON ({error}); give one tree a line, as `banyan trees export` prints them"
+        ) from None
     if not isinstance(data, dict):
         raise InvalidInput(f"a tree is a JSON object, got {text[:40]!r}")
     return data
@@ -83,7 +91,9 @@ def _object(text: str) -> dict[str, Any]:
 def _nodes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     nodes = data.get("nodes")
     if not isinstance(nodes, list) or not nodes or not all(isinstance(n, dict) for n in nodes):
-        raise InvalidInput(f"`nodes` must be a list of objects, the prompt first, got {json.dumps(nodes)[:60]}")
+        raise InvalidInput(
+            f"`nodes` must be a list of objects, the prompt first, got {json.dumps(nodes)[:60]}"
+        )
     seen: set[str] = set()
     for node in nodes:
         name = _word(node, "id", "a node")
@@ -100,7 +110,9 @@ def _word(data: Mapping[str, Any], name: str, whose: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{whose} has {name!r} {json.dumps(value)}, which holds half a character") from None
+        raise InvalidInput(
+            f"{whose} has {name!r} {json.dumps(value)}, which holds half a character"
+        ) from None
     return value
 
 
@@ -118,13 +130,17 @@ def _parents_first(nodes: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     for node in nodes:
         parent = node.get("parent") or None
         if parent is not None and (not isinstance(parent, str) or parent not in known):
-            raise InvalidInput(f"node {node['id']!r} has parent {parent!r}, which is not a node of the tree")
+            raise InvalidInput(
+                f"node {node['id']!r} has parent {parent!r}, which is not a node of the tree"
+            )
         waiting.setdefault(parent, []).append(node)
     ready = list(waiting.pop(None, []))
     for node in ready:
         ready += waiting.pop(node["id"], [])
     if waiting:
-        raise InvalidInput(f"node {next(iter(waiting))!r} is its own ancestor, or no node has parent null")
+        raise InvalidInput(
+            f"node {next(iter(waiting))!r} is its own ancestor, or no node has parent null"
+        )
     return ready
 
 
@@ -161,7 +177,9 @@ def _enum(node: Mapping[str, Any], name: str, kinds: Any, plain: Any) -> Any:
     if value is None:
         return plain
     if not isinstance(value, str) or value not in kinds.__members__:
-        raise InvalidInput(f"node {node['id']!r} has {name} {json.dumps(value)}; known: {', '.join(kinds.__members__)}")
+        raise InvalidInput(
+            f"node {node['id']!r} has {name} {json.dumps(value)}; known: {', '.join(kinds.__members__)}"
+        )
     return kinds[value]
 
 
@@ -170,7 +188,9 @@ def _count(node: Mapping[str, Any], name: str, plain: int) -> int:
     if value is None:
         return plain
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise InvalidInput(f"node {node['id']!r} has {name} {json.dumps(value)}; it must be a whole number from 0")
+        raise InvalidInput(
+            f"node {node['id']!r} has {name} {json.dumps(value)}; it must be a whole number from 0"
+        )
     return value
 
 
@@ -187,16 +207,22 @@ def _number(value: Any, what: str, instead: str = "") -> float:
     return float(value)
 
 
-def _numbers(node: Mapping[str, Any], name: str, plain: list[Any], whole: bool = False) -> list[Any]:
+def _numbers(
+    node: Mapping[str, Any], name: str, plain: list[Any], whole: bool = False
+) -> list[Any]:
     values = node.get(name)
     if values is None:
         return plain
     if not isinstance(values, list):
-        raise InvalidInput(f"node {node['id']!r} has {name} {json.dumps(values)[:40]}; it must be a list of numbers")
+        raise InvalidInput(
+            f"node {node['id']!r} has {name} {json.dumps(values)[:40]}; it must be a list of numbers"
+        )
     for value in values:
         _number(value, f"node {node['id']!r} has in {name} the value")
         if whole and (not isinstance(value, int) or not 0 <= value < 2**31):
-            raise InvalidInput(f"node {node['id']!r} has the token {value!r}; tokens are whole numbers from 0 to 2^31 - 1")
+            raise InvalidInput(
+                f"node {node['id']!r} has the token {value!r}; tokens are whole numbers from 0 to 2^31 - 1"
+            )
     return values
 
 
@@ -213,13 +239,21 @@ def _ends(nodes: list[dict[str, Any]], made: Mapping[str, Segment]) -> Ends:
     for node in nodes:
         segment = made[node["id"]]
         last = Leaf(segment.id, len(segment))
-        reward = None if node.get("reward") is None else _number(node["reward"], f"node {node['id']!r} has reward", _OR_NULL)
+        reward = (
+            None
+            if node.get("reward") is None
+            else _number(node["reward"], f"node {node['id']!r} has reward", _OR_NULL)
+        )
         for leaf, value, said in _listed(node, segment) if spoken else ():
             if leaf in rewards:
-                raise InvalidInput(f"node {node['id']!r} has two leaves that end after {leaf.end} tokens; list each once")
+                raise InvalidInput(
+                    f"node {node['id']!r} has two leaves that end after {leaf.end} tokens; list each once"
+                )
             if leaf == last and None not in (value, reward) and value != reward:
                 both = f"reward {reward:g} and a leaf at its end with reward {value:g}"
-                raise InvalidInput(f"node {node['id']!r} has {both}; they are the same thing: give one")
+                raise InvalidInput(
+                    f"node {node['id']!r} has {both}; they are the same thing: give one"
+                )
             rewards[leaf], parts[leaf] = value, said
         if not spoken and node["id"] not in parents and (node.get("parent") or reward is not None):
             rewards[last], parts[last] = reward, _parts(node, node["id"])
@@ -230,48 +264,77 @@ def _ends(nodes: list[dict[str, Any]], made: Mapping[str, Segment]) -> Ends:
     for node in nodes:
         for place, value in _own(node, made[node["id"]]):
             if place in rewards or place in inside:
-                raise InvalidInput(f"node {node['id']!r} has two rewards at token {place.end}; give one")
+                raise InvalidInput(
+                    f"node {node['id']!r} has two rewards at token {place.end}; give one"
+                )
             inside[place] = value
     known = {place: value for place, value in inside.items() if value is not None}
-    return list(rewards), rewards, Facts(known, carried, parts, frozenset(inside.keys() - known.keys()))
+    return (
+        list(rewards),
+        rewards,
+        Facts(known, carried, parts, frozenset(inside.keys() - known.keys())),
+    )
 
 
 def _own(node: Mapping[str, Any], segment: Segment) -> Iterable[tuple[Leaf, float | None]]:
     """Rewards of places in a node that paths go on from; None where one could not be scored."""
     places = node.get("own") or []
     if not isinstance(places, list) or not all(isinstance(place, dict) for place in places):
-        raise InvalidInput(f"node {node['id']!r} has own {json.dumps(places)[:40]}; they must be a list of objects")
+        raise InvalidInput(
+            f"node {node['id']!r} has own {json.dumps(places)[:40]}; they must be a list of objects"
+        )
     for place in places:
         end = _count({"id": node["id"], "end": place.get("end")}, "end", len(segment))
         if not 0 < end <= len(segment):
-            raise InvalidInput(f"node {node['id']!r} has a reward of its own at token {end} of {len(segment)}")
+            raise InvalidInput(
+                f"node {node['id']!r} has a reward of its own at token {end} of {len(segment)}"
+            )
         value = place.get("reward")
         what = f"a place in node {node['id']!r} has reward"
         yield Leaf(segment.id, end), None if value is None else _number(value, what, _OR_NULL)
 
 
-def _listed(node: Mapping[str, Any], segment: Segment) -> Iterable[tuple[Leaf, float | None, dict[str, float]]]:
+def _listed(
+    node: Mapping[str, Any], segment: Segment
+) -> Iterable[tuple[Leaf, float | None, dict[str, float]]]:
     leaves = node.get("leaves") or []
     if not isinstance(leaves, list) or not all(isinstance(leaf, dict) for leaf in leaves):
-        raise InvalidInput(f"node {node['id']!r} has leaves {json.dumps(leaves)[:40]}; they must be a list of objects")
+        raise InvalidInput(
+            f"node {node['id']!r} has leaves {json.dumps(leaves)[:40]}; they must be a list of objects"
+        )
     for leaf in leaves:
         end = _count({"id": node["id"], "end": leaf.get("end")}, "end", len(segment))
         if end > len(segment):
-            raise InvalidInput(f"node {node['id']!r} has a leaf that ends after {end} of its {len(segment)} tokens")
+            raise InvalidInput(
+                f"node {node['id']!r} has a leaf that ends after {end} of its {len(segment)} tokens"
+            )
         value = leaf.get("reward")
-        reward = None if value is None else _number(value, f"a leaf of node {node['id']!r} has reward", _OR_NULL)
+        reward = (
+            None
+            if value is None
+            else _number(value, f"a leaf of node {node['id']!r} has reward", _OR_NULL)
+        )
         yield Leaf(segment.id, end), reward, _parts(leaf, node["id"])
 
 
 def _parts(data: Mapping[str, Any], name: str) -> dict[str, float]:
     parts = data.get("parts") or {}
     if not isinstance(parts, dict):
-        raise InvalidInput(f"node {name!r} has parts {json.dumps(parts)[:40]}; they must be an object of numbers")
-    return {key: _number(value, f"node {name!r} has as part {key!r} the value") for key, value in parts.items()}
+        raise InvalidInput(
+            f"node {name!r} has parts {json.dumps(parts)[:40]}; they must be an object of numbers"
+        )
+    return {
+        key: _number(value, f"node {name!r} has as part {key!r} the value")
+        for key, value in parts.items()
+    }
 
 
 def _named(node: Mapping[str, Any]) -> dict[str, float | str]:
     named = node["named"]
-    if not isinstance(named, dict) or not all(isinstance(v, str) or _finite(v) for v in named.values()):
-        raise InvalidInput(f"node {node['id']!r} has named {json.dumps(named)[:40]}; give an object of numbers and words")
+    if not isinstance(named, dict) or not all(
+        isinstance(v, str) or _finite(v) for v in named.values()
+    ):
+        raise InvalidInput(
+            f"node {node['id']!r} has named {json.dumps(named)[:40]}; give an object of numbers and words"
+        )
     return named

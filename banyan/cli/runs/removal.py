@@ -31,7 +31,11 @@ def _remove_files(state: Path, run: rs.Run, everything: bool) -> None:
     runs = (state / "runs").resolve()
     folder = Path(run.folder).resolve() if run.folder else runs / run.run_id
     whole = everything and folder.parent == runs
-    logs = [path for name in _PROCESSES for path in (state / "logs").glob(f"{name}-{glob.escape(run.run_id)}-[0-9]*.log*")]
+    logs = [
+        path
+        for name in _PROCESSES
+        for path in (state / "logs").glob(f"{name}-{glob.escape(run.run_id)}-[0-9]*.log*")
+    ]
     for path in [folder] if whole else [folder / name for name in _WEIGHTS]:
         try:
             shutil.rmtree(path)

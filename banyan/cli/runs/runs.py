@@ -65,10 +65,14 @@ def groups(
         first = client.progress(run.run_id).groups.opened - last
         rows = [plain_data.allocation(a) for a in client.allocations(run.run_id, max(0, first))]
     if rows or as_json:
-        emit(rows, as_json, ("group", "row", "trees", "settings", "max_new_tokens", "batches", "why"))
+        emit(
+            rows, as_json, ("group", "row", "trees", "settings", "max_new_tokens", "batches", "why")
+        )
     else:
         curriculum = json.loads(run.recipe_json).get("control", {}).get("curriculum", "uniform")
-        out.print(f"curriculum {curriculum} decided nothing: a group's row follows from the seed and its ordinal alone")
+        out.print(
+            f"curriculum {curriculum} decided nothing: a group's row follows from the seed and its ordinal alone"
+        )
 
 
 @app.command("watch")
@@ -89,7 +93,9 @@ def watch(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) ->
 @app.command("cancel")
 def cancel(
     run_id: RunId,
-    pause: Annotated[bool, typer.Option("--pause", help="Only pause it: it can be resumed.")] = False,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Only pause it: it can be resumed.")
+    ] = False,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
@@ -109,18 +115,25 @@ def cancel(
 @app.command("rm")
 def remove(
     run_id: RunId,
-    keep: Annotated[str, typer.Option(help="What stays: trees (and metrics), metrics, or nothing.")] = "",
+    keep: Annotated[
+        str, typer.Option(help="What stays: trees (and metrics), metrics, or nothing.")
+    ] = "",
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
     """Removes a run that is over, with its checkpoints. If this is stopped, say it again: it goes on."""
     if keep not in removal.KEEP:
-        raise InvalidInput(f"--keep {keep!r} is nothing that can be kept; say metrics or trees, or leave it out")
+        raise InvalidInput(
+            f"--keep {keep!r} is nothing that can be kept; say metrics or trees, or leave it out"
+        )
     with reading(state) as client:
         run = client.run(run_id)
     if run.state not in plain_data.OVER:
         how = f"cancel it first: banyan runs cancel {run.run_id}"
-        raise Refused(f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}", Reason.RUN_LIVE)
+        raise Refused(
+            f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}",
+            Reason.RUN_LIVE,
+        )
     if running(state):
         with commanding(state) as client:
             rows = removal.remove(client, state, run, removal.KEEP[keep])
@@ -152,7 +165,11 @@ def _alive(pid: int) -> bool:
 
 def newest_checkpoint(folder: Path) -> Path:
     """The newest whole checkpoint of a run: its manifest is written last, and its files are as long as that says."""
-    marked = [(age, path.parent) for path in folder.glob("checkpoints/step-*/manifest.json") if (age := _age(path))]
+    marked = [
+        (age, path.parent)
+        for path in folder.glob("checkpoints/step-*/manifest.json")
+        if (age := _age(path))
+    ]
     if not marked:
         raise NotFound(
             f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the end and on interrupt, and "
@@ -165,7 +182,10 @@ def _age(manifest: Path) -> tuple[int, int] | None:
     """Learner epoch and step of a checkpoint; None if it is torn."""
     try:
         said = json.loads(manifest.read_text())
-        whole = all((manifest.parent / name).stat().st_size == file["bytes"] for name, file in said["files"].items())
+        whole = all(
+            (manifest.parent / name).stat().st_size == file["bytes"]
+            for name, file in said["files"].items()
+        )
         return (int(said["mark"]["learner_epoch"]), int(said["mark"]["step"])) if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

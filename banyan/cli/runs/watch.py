@@ -44,7 +44,10 @@ def end(run: rs.Run, progress: rs.ReadProgressResponse, state: Path, as_json: bo
 
 
 def _line(run: rs.Run, progress: rs.ReadProgressResponse) -> dict[str, Any]:
-    return {"state": plain_data.run_state(run.state), "cause": run.cause or None} | plain_data.progress(progress)
+    return {
+        "state": plain_data.run_state(run.state),
+        "cause": run.cause or None,
+    } | plain_data.progress(progress)
 
 
 def _print(line: dict[str, Any], reward: float | None) -> None:

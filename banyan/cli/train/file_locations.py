@@ -20,9 +20,13 @@ def _task(recipe: Recipe, file: Path) -> object:
         return recipe.task
     path = _found(recipe.task.path, file)
     if path is None:
-        raise InvalidInput(f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here")
+        raise InvalidInput(
+            f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe nor here"
+        )
     if path.is_dir():
-        raise InvalidInput(f"{file}: task.path: {recipe.task.path!r} is a folder; name a file of rows in it")
+        raise InvalidInput(
+            f"{file}: task.path: {recipe.task.path!r} is a folder; name a file of rows in it"
+        )
     return recipe.task.model_copy(update={"path": str(path)})
 
 

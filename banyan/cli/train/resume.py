@@ -19,7 +19,9 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     runs = live(known) or failed(known)
     if wanted:
         runs = live(known) + failed(known)
-    ended = [run for run in known if wanted and run.state in _FOR_GOOD and run.run_id.startswith(wanted)]
+    ended = [
+        run for run in known if wanted and run.state in _FOR_GOOD and run.run_id.startswith(wanted)
+    ]
     if ended and not any(run.run_id.startswith(wanted) for run in runs):
         raise InvalidInput(_over(ended[0], wanted, state))
     if not runs:
@@ -31,7 +33,9 @@ def chosen(known: Sequence[rs.Run], wanted: str, state: Path) -> rs.Run:
     names = ", ".join(run.run_id for run in (found or runs))
     if found:
         raise InvalidInput(f"--run {wanted!r} begins several runs: {names}; give more of the id")
-    raise InvalidInput(f"--run {wanted!r}: no run of this id is left to resume in {state}; there are {names}")
+    raise InvalidInput(
+        f"--run {wanted!r}: no run of this id is left to resume in {state}; there are {names}"
+    )
 
 
 def nothing(wanted: str, state: Path) -> InvalidInput:
@@ -65,4 +69,8 @@ def others(known: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
         for other in live(known)
         if other.run_id != run.run_id
     ]
-    return f"not over either: {', '.join(named)}; go on with one by {proposed('train --run ID', state)}" if named else ""
+    return (
+        f"not over either: {', '.join(named)}; go on with one by {proposed('train --run ID', state)}"
+        if named
+        else ""
+    )

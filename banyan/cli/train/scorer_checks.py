@@ -25,4 +25,6 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
     with search_path.searched(folders):  # the child is told
         for scorer in own:
             allowed = recipe.allow_unconfined_scorers
-            asyncio.run(probe(scorer.name, scorer.settings, row, group=scorer.group, unconfined=allowed))
+            asyncio.run(
+                probe(scorer.name, scorer.settings, row, group=scorer.group, unconfined=allowed)
+            )

@@ -16,7 +16,9 @@ def remembered(state: Path, folders: Sequence[Path]) -> list[str]:
         earlier = [str(folder) for folder in json.loads((state / _FILE).read_text())]
     except (OSError, ValueError, TypeError):
         earlier = []
-    return list(dict.fromkeys([*map(str, folders), *(f for f in earlier if Path(f).is_dir())]))[:_MOST]
+    return list(dict.fromkeys([*map(str, folders), *(f for f in earlier if Path(f).is_dir())]))[
+        :_MOST
+    ]
 
 
 def keep(state: Path, folders: Sequence[str]) -> None:
@@ -29,8 +31,6 @@ def keep(state: Path, folders: Sequence[str]) -> None:
 @contextmanager
 def searched(folders: Sequence[Path]) -> Iterator[None]:
     """Finds modules in these folders too, as services do that get them as BANYAN_PATH."""
-    import services  # noqa: F401  a folder of that name there is not ours
-
     known = list(sys.path)
     sys.path[:0] = map(str, folders)
     try:

@@ -40,7 +40,9 @@ LEAVING_S = 10.0  # a node looks every second, then drains
 class Session:
     """Runs one recipe to its end, or goes on with a run, the newest if none is named. `run` returns the exit status."""
 
-    def __init__(self, state: Path, recipe: Recipe | None, listen: str, path: Sequence[str], run_id: str = "") -> None:
+    def __init__(
+        self, state: Path, recipe: Recipe | None, listen: str, path: Sequence[str], run_id: str = ""
+    ) -> None:
         self._state, self._recipe, self._listen = state, recipe, listen
         self._wanted, self._resumed = run_id, recipe is None
         self._path = path
@@ -48,12 +50,20 @@ class Session:
         self._begun = time.monotonic()
         self._interrupted = asyncio.Event()
         self._supervisor: Supervisor | None = None
-        self._farewell = ""  # said when all services are gone: until then nothing can be started here
+        self._farewell = (
+            ""  # said when all services are gone: until then nothing can be started here
+        )
 
     async def run(self) -> int:
         """Starts everything, follows the run, stops everything."""
-        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup: it was asked for
-        for number in (signal.SIGINT, signal.SIGTERM, *hangup):  # a terminal that closes interrupts, too
+        hangup = (
+            () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        )  # nohup: it was asked for
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            *hangup,
+        ):  # a terminal that closes interrupts, too
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         status = await self._within()
         if self._farewell:
@@ -114,16 +124,26 @@ class Session:
 
     async def _open(self, gateway: "gw_grpc.GatewayServiceAsyncStub") -> rs.Run:
         resuming = self._recipe is None  # then it may have to say that a run is over
-        runs = (await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=not resuming), 30.0, 10.0)).runs
+        runs = (
+            await rpc.call(gateway.ListRuns, gw.ListRunsRequest(live_only=not resuming), 30.0, 10.0)
+        ).runs
         if self._recipe is None:
             return await self._resume(gateway, list(runs))
         for other in runs:
             if other.state != rs.RUN_STATE_PAUSED:
-                request = gw.CancelRunRequest(run_id=other.run_id, pause=True, cause="another run was started here")
+                request = gw.CancelRunRequest(
+                    run_id=other.run_id, pause=True, cause="another run was started here"
+                )
                 await rpc.call(gateway.CancelRun, request, 30.0)
                 on = proposed(f"train --run {other.run_id}", self._state)
-                err.print(f"{other.run_id} was interrupted; it is paused; go on with it: {on}", markup=False, soft_wrap=True)
-        create = gw.CreateRunRequest(recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex)
+                err.print(
+                    f"{other.run_id} was interrupted; it is paused; go on with it: {on}",
+                    markup=False,
+                    soft_wrap=True,
+                )
+        create = gw.CreateRunRequest(
+            recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex
+        )
         created = await rpc.call(gateway.CreateRun, create, 120.0)
         rows, split = (
             f"{created.train_rows} rows to train on, {created.held_out_rows} held out",
@@ -134,11 +154,17 @@ class Session:
         run: rs.Run = created.run
         return run
 
-    async def _resume(self, gateway: "gw_grpc.GatewayServiceAsyncStub", runs: list[rs.Run]) -> rs.Run:
+    async def _resume(
+        self, gateway: "gw_grpc.GatewayServiceAsyncStub", runs: list[rs.Run]
+    ) -> rs.Run:
         run = resume.chosen(runs, self._wanted, self._state)
         self._recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
         if run.state in (rs.RUN_STATE_PAUSED, rs.RUN_STATE_FAILED):
-            run = (await rpc.call(gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id, failed=True), 30.0)).run
+            run = (
+                await rpc.call(
+                    gateway.ResumeRun, gw.ResumeRunRequest(run_id=run.run_id, failed=True), 30.0
+                )
+            ).run
         out.print(f"run {run.run_id}: goes on at step {run.step}", markup=False, soft_wrap=True)
         others = resume.others(runs, run, self._state)
         if others:
@@ -146,11 +172,17 @@ class Session:
         await self._announce_joining(gateway, run.run_id)
         return run
 
-    async def _announce_joining(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
+    async def _announce_joining(
+        self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str
+    ) -> None:
         if not self._listen:
             return
-        made = await rpc.call(gateway.CreateToken, gw.CreateTokenRequest(run_id=run_id, valid_s=86_400), 30.0)
-        out.print(joining(self._state, run_id, made.address, made.token), markup=False, soft_wrap=True)
+        made = await rpc.call(
+            gateway.CreateToken, gw.CreateTokenRequest(run_id=run_id, valid_s=86_400), 30.0
+        )
+        out.print(
+            joining(self._state, run_id, made.address, made.token), markup=False, soft_wrap=True
+        )
 
     async def _follow(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
         assert self._recipe is not None and self._supervisor is not None
@@ -174,13 +206,17 @@ class Session:
         with LiveView(self._recipe, self._resumed) as view:
             while True:
                 try:
-                    async for news in gateway.WatchRun(gw.WatchRunRequest(run_id=run_id), wait_for_ready=True):
+                    async for news in gateway.WatchRun(
+                        gw.WatchRunRequest(run_id=run_id), wait_for_ready=True
+                    ):
                         view.update(news)
                         if news.run.state in (*plain_data.OVER, rs.RUN_STATE_PAUSED):
                             run: rs.Run = news.run
                             return run
                 except grpc.RpcError as error:
-                    meant = error_of(error, "gateway")  # a store that cannot answer for a while ends no run
+                    meant = error_of(
+                        error, "gateway"
+                    )  # a store that cannot answer for a while ends no run
                     if not isinstance(meant, TemporaryError) and meant.reason != Reason.INTERNAL:
                         raise meant from None
                 await asyncio.sleep(0.2)
@@ -202,7 +238,9 @@ class Session:
         """A run that is stopped before its end: its learner writes where it is, and the report says where that is."""
         name, end = f"learner-{run_id}-", time.monotonic() + GRACE_S["learner"]
         told = False
-        while any(key.startswith(name) and child.running for key, child in supervisor.children.items()):
+        while any(
+            key.startswith(name) and child.running for key, child in supervisor.children.items()
+        ):
             if self._interrupted.is_set() or time.monotonic() > end:
                 return
             if not told:
@@ -220,7 +258,9 @@ class Session:
             if run.state in plain_data.OVER:  # it ended in the same moment
                 return await self._finish(gateway, run)
         except BanyanError as error:
-            err.print(f"the gateway does not answer ({error}); the run is stopped as it is", markup=False)
+            err.print(
+                f"the gateway does not answer ({error}); the run is stopped as it is", markup=False
+            )
         err.print(f"{run_id} is paused; its services end", markup=False, soft_wrap=True)
         self._farewell = f"go on with: {proposed('train --resume', self._state)}"
         return INTERRUPTED
@@ -239,7 +279,11 @@ class Session:
         await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))
         if run.state != rs.RUN_STATE_SUCCEEDED:
             cause = f": {run.cause}" if run.cause else ""
-            err.print(f"{run.run_id} {plain_data.run_state(run.state)}{cause}", soft_wrap=True, markup=False)
+            err.print(
+                f"{run.run_id} {plain_data.run_state(run.state)}{cause}",
+                soft_wrap=True,
+                markup=False,
+            )
         if run.state == rs.RUN_STATE_PAUSED:
             again = proposed(f"train --run {run.run_id}", self._state)
             err.print(f"go on with it: {again}", soft_wrap=True, markup=False)

@@ -23,24 +23,45 @@ from banyan.text.printable import PrintableFormatter
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; not needed with --resume.")] = "",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the resolved recipe, and stop.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run that is not over, or failed.")] = False,
-    run_id: Annotated[str, typer.Option("--run", help="With --resume: which run, by id or a beginning of it.")] = "",
-    listen: Annotated[str, typer.Option(help="host:port at which nodes may join, such as 10.0.0.1:7443.")] = "",
+    recipe: Annotated[
+        str, typer.Argument(help="Name or file of a recipe; not needed with --resume.")
+    ] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print the resolved recipe, and stop.")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest run that is not over, or failed."),
+    ] = False,
+    run_id: Annotated[
+        str, typer.Option("--run", help="With --resume: which run, by id or a beginning of it.")
+    ] = "",
+    listen: Annotated[
+        str, typer.Option(help="host:port at which nodes may join, such as 10.0.0.1:7443.")
+    ] = "",
     state: State = DEFAULT_STATE,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the recipe as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print the recipe as JSON.")
+    ] = False,
 ) -> None:
     """Trains a recipe with all services on this machine."""
     resume = resume or bool(run_id)
     if resume and (recipe or overrides):
-        raise InvalidInput("--resume goes on with a run as it was created; leave recipe and --set out")
+        raise InvalidInput(
+            "--resume goes on with a run as it was created; leave recipe and --set out"
+        )
     if not resume and not recipe:
         raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
     if as_json and not dry_run:
-        raise InvalidInput("--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs")
-    loaded = None if resume else located(recipes.read(recipe, overrides or ()), recipes.find(recipe))
+        raise InvalidInput(
+            "--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to programs"
+        )
+    loaded = (
+        None if resume else located(recipes.read(recipe, overrides or ()), recipes.find(recipe))
+    )
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
@@ -48,7 +69,9 @@ def train(
     if dry_run:
         _check_inputs(loaded)
         _print(loaded, as_json)
-        err.print("dry run: nothing is refused of the recipe, its rows, its reward functions and its model's folder")
+        err.print(
+            "dry run: nothing is refused of the recipe, its rows, its reward functions and its model's folder"
+        )
         return
     if loaded is not None:
         _prepare(loaded)
@@ -83,7 +106,9 @@ def _check_listen(recipe: Recipe, listen: str) -> None:
 
     address(listen)
     if recipe.deterministic:
-        raise InvalidInput("--listen: the recipe is deterministic, so one node samples all of it; leave --listen out")
+        raise InvalidInput(
+            "--listen: the recipe is deterministic, so one node samples all of it; leave --listen out"
+        )
 
 
 def _check_inputs(recipe: Recipe | None) -> None:
@@ -110,7 +135,9 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
         _prepare(recipe)
         if recipe.task.name == "file":
             file.first(recipe.task, Path.cwd())
-        scorer_checks.check(recipe, [Path(folder) for folder in search_path.remembered(state, folders)])
+        scorer_checks.check(
+            recipe, [Path(folder) for folder in search_path.remembered(state, folders)]
+        )
     except InvalidInput as error:
         raise InvalidInput(f"run {run.run_id} cannot go on, and stays as it is: {error}") from None
 

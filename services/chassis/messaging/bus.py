@@ -34,6 +34,7 @@ _TRY_S = 5.0
 # Of one attempt to publish. A broker that died before it acknowledged never will, and an id that is
 # published again is stored once.
 _ACK_S = 2.0
+_FULL_S = 1.0  # while more waits than the client may hold: a call would wait for ever
 _LISTED = 256  # consumers in one answer of the broker, unless it is the last
 
 
@@ -71,6 +72,7 @@ class Bus:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
             "connect_timeout": 5,
+            "flush_timeout": _FULL_S,
         }
         if creds:
             options["user_credentials"] = creds

@@ -17,9 +17,11 @@ from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed
 from services.chassis.messaging.delivery import Delivery
+from services.chassis.messaging.flush import flushed
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 3.0  # for returning the messages that arrived
 _ANSWER_S = 1.0  # the broker answers at once, unless it is away just now
 _REQUEST_S = 1.0  # a broker that restarted has forgotten pull requests, so they are renewed
 # A process that was suspended beyond its deadline still makes one request; the library refuses a
@@ -108,14 +110,16 @@ class Consumer:
         if subscription is None:
             return
         pending, connection = subscription._sub._pending_queue, subscription._nc
+        deadline = time.monotonic() + _CLOSE_S
         with contextlib.suppress(nats.errors.Error, TimeoutError):
             # The last request may still be open at the broker, and would be answered with the
             # messages that are returned below.
             await connection._send_unsubscribe(subscription._sub._id)
-            await connection.flush(_ANSWER_S)  # messages sent before that are here now
+            await flushed(connection, _ANSWER_S)  # messages sent before that are here now
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
-        while not pending.empty():
+        # A broker that takes nothing delivers the rest again by itself.
+        while not pending.empty() and time.monotonic() < deadline:
             message = pending.get_nowait()
             if message.reply.startswith("$JS.ACK."):  # the others are statuses of the request
                 await Delivery(message).nak(0.0)

@@ -5,10 +5,14 @@ between two steps.
 """
 
 import logging
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 log = logging.getLogger(__name__)
+_MOST = 4096  # a process that cannot start its threads ends
+_LONGEST = 16  # bytes of a number
 
 
 class CoreShare:
@@ -33,10 +37,10 @@ class CoreShare:
             if version == self._last_read:
                 return None
             self._last_read = version
-            threads = int(self._path.read_text())
+            threads = int(_text(self._path))
         except (OSError, ValueError):
             return None
-        if threads == self._threads or threads < 1:
+        if threads == self._threads or not 1 <= threads <= _MOST:
             return None
         self._threads = threads
         return threads
@@ -46,8 +50,18 @@ def write(path: Path, threads: int) -> None:
     """Write the number for a process; readers see the old number or the new one. Raise OSError."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(str(threads))
+    partial.unlink(missing_ok=True)  # a pipe would wait for a reader, and a link leads elsewhere
+    with partial.open("x") as file:
+        file.write(str(threads))
     partial.replace(path)
+
+
+def _text(path: Path) -> bytes:
+    """Read the beginning of a plain file without waiting. Raise OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FileNotFoundError(f"{path} is no plain file")
+        return file.read(_LONGEST)
 
 
 def follow(share: CoreShare) -> Callable[[], None]:

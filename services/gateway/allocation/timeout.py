@@ -1,4 +1,4 @@
-"""A call that may never come back, in a thread of its own that nobody waits for at the end of the process."""
+"""A call with a timeout, in a daemon thread that the end of the process does not wait for."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,14 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, call: Callable[[], T], name: str) -> T:
-    """What the call returns or raises. Raises TimeoutError where it does neither in time; the thread is left behind."""
+    """Return the call's result or raise its error. Raise TimeoutError if neither comes in time.
+
+    The thread is then left behind.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
+    def settle(result: T | None, error: BaseException | None) -> None:
         if not answer.done():
             answer.set_result((result, error))
 
@@ -22,10 +25,10 @@ async def within(seconds: float, call: Callable[[], T], name: str) -> T:
         result, error = None, None
         try:
             result = call()
-        except BaseException as raised:
+        except BaseException as raised:  # raised again in the caller's task
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, nobody listens any more
-            loop.call_soon_threadsafe(tell, result, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
     async with asyncio.timeout(seconds):

@@ -1,7 +1,8 @@
-"""The bus as ports.Log: publishing, and one stream of triggers from a run's closed trees and new policies.
+"""`ports.Log` on NATS: publishing, and triggers from a run's closed trees and new policies.
 
-A policy triggers at once: nodes wait for what is opened under it. Closed trees trigger a moment later, all of that moment
-together: the learner waits for them too, and what it asks of the store then comes first (ADR 035).
+A policy triggers at once, because nodes wait for the trees opened under it. Closed trees trigger a
+moment later, all of that moment together: the learner waits for them too, and its requests to the
+store come first (ADR 035).
 """
 
 import asyncio
@@ -12,25 +13,39 @@ from google.protobuf.message import Message
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 
-_REST_S = 0.1
+_COALESCE_S = 0.1
 
 
 class BusLog:
-    """ports.Log on NATS."""
+    """`ports.Log` on NATS."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def publish(
-        self, subject: str, message: Message, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        message: Message,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
-        return await self._bus.publish(subject, message, msg_id, traceparent=traceparent, deadline_s=deadline_s)
+        return await self._bus.publish(
+            subject, message, msg_id, traceparent=traceparent, deadline_s=deadline_s
+        )
 
     async def triggers(self, run_id: str) -> AsyncIterator[None]:
         happened = asyncio.Event()
         listeners = [
-            asyncio.create_task(self._hear(subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened, _REST_S)),
-            asyncio.create_task(self._hear(subjects.TRAIN, subjects.train(run_id, "policy"), happened, 0.0)),
+            asyncio.create_task(
+                self._subscribe(
+                    subjects.LINEAGE, subjects.lineage(run_id, "closed"), happened, _COALESCE_S
+                )
+            ),
+            asyncio.create_task(
+                self._subscribe(subjects.TRAIN, subjects.train(run_id, "policy"), happened, 0.0)
+            ),
         ]
         try:
             while True:
@@ -41,9 +56,11 @@ class BusLog:
             for listener in listeners:
                 listener.cancel()
 
-    async def _hear(self, stream: str, subject: str, happened: asyncio.Event, rest_s: float) -> None:
+    async def _subscribe(
+        self, stream: str, subject: str, happened: asyncio.Event, delay_s: float
+    ) -> None:
         due, loop = 0.0, asyncio.get_running_loop()
         async for _ in self._bus.listen(stream, [subject]):
             if loop.time() >= due:
-                due = loop.time() + rest_s
+                due = loop.time() + delay_s
                 loop.call_at(due, happened.set)

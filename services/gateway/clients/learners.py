@@ -1,4 +1,4 @@
-"""The learners of runs, as far as the gateway asks anything of them: ports.Learners over gRPC."""
+"""`ports.Learners` over gRPC."""
 
 from banyan.errors import TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
@@ -10,7 +10,7 @@ _WRITE_S = 600.0  # a checkpoint of a large model on a slow disk
 
 
 class RpcLearners:
-    """Finds a run's learner by the address that its newest policy names."""
+    """Client of the learners of runs. A run's newest policy names its learner's address."""
 
     def __init__(self, store: Store, secret: str = "") -> None:
         self._store, self._secret = store, secret
@@ -18,7 +18,7 @@ class RpcLearners:
     async def checkpoint(self, run_id: str) -> str:
         policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
-            raise TemporaryError(f"run {run_id} has no policy yet, so nobody can write a checkpoint of it")
+            raise TemporaryError(f"run {run_id} has no policy yet: no checkpoint can be written")
         async with rpc.channel(policies[-1].published.address, secret=self._secret) as channel:
             answer: pb.CheckpointResponse = await rpc.call(
                 LearnerServiceStub(channel).Checkpoint, pb.CheckpointRequest(), _WRITE_S, 5.0

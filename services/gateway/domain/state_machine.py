@@ -1,4 +1,7 @@
-"""The states of a run and the moves between them (DESIGN 9): a run ends SUCCEEDED, FAILED with a cause, or CANCELLED."""
+"""The states of a run and the moves between them.
+
+A run ends SUCCEEDED, FAILED with a cause, or CANCELLED.
+"""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,20 +32,20 @@ _FROM_ANYWHERE = frozenset({S.RUN_STATE_FAILED, S.RUN_STATE_CANCELLED, S.RUN_STA
 
 
 def name(state: State) -> str:
-    """The state as people read it: TRAINING."""
+    """Return the state's name as people read it, such as TRAINING."""
     return S.Name(state).removeprefix("RUN_STATE_")
 
 
 def over(state: State) -> bool:
-    """Whether the run has ended."""
+    """Return True if the run has ended."""
     return state in OVER
 
 
 def working(state: State) -> bool:
-    """Whether the run wants processes."""
+    """Return True if the run wants processes."""
     return state in WORKING
 
 
 def allowed(old: State, new: State) -> bool:
-    """Whether a run may move from `old` to `new`."""
+    """Return True if a run may move from `old` to `new`."""
     return new in _FORWARD.get(old, frozenset()) or (working(old) and new in _FROM_ANYWHERE)

@@ -1,4 +1,4 @@
-"""Admitting nodes: who holds a valid token gets credentials scoped to the token's run, and becomes a member."""
+"""Admission of nodes: a valid token gives credentials for its run, and makes a member."""
 
 import json
 import re
@@ -26,16 +26,17 @@ _OURS = re.compile(r"rollout-\d+")  # the supervisor's own nodes
 NO_TOKEN = Reason.UNAUTHENTICATED
 
 
-class Door:
-    """Checks tokens against the store, remembering good ones for a moment."""
+class TokenVerifier:
+    """Checks tokens against the store, and remembers valid ones for a moment."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self._store, self._proofs = store, Proofs(state)
         self._known: dict[bytes, tuple[str, float]] = {}
 
     async def run_of(self, metadata: Iterable[Any]) -> str:
-        """The run that the caller's token opens. Raises Refused, UNAUTHENTICATED."""
-        secret = _bearer(metadata).partition(".")[0]  # what follows is the token's fingerprint, or a node's proof
+        """Return the run that the caller's token opens. Raise Refused, UNAUTHENTICATED."""
+        # The rest is the token's fingerprint, or a node's proof.
+        secret = _bearer(metadata).partition(".")[0]
         digest = tokens.secret_hash(secret)
         run_id, until = self._known.get(digest, ("", 0.0))
         if until < time.monotonic():
@@ -46,17 +47,22 @@ class Door:
         return run_id
 
     async def node_of(self, metadata: Iterable[Any]) -> tuple[str, str]:
-        """The run that the caller's token opens, and which node it is. Raises Refused, UNAUTHENTICATED."""
-        shown = list(metadata)
-        run_id = await self.run_of(shown)
-        return run_id, self._proofs.node_of(_proof(shown), run_id)
+        """Return the run that the caller's token opens, and the calling node.
+
+        Raise Refused, UNAUTHENTICATED.
+        """
+        pairs = list(metadata)
+        run_id = await self.run_of(pairs)
+        return run_id, self._proofs.node_of(_proof(pairs), run_id)
 
     async def _look_up(self, digest: bytes) -> str:
         try:
             return await self._store.read_token(digest)
         except NotFound:
             raise Refused(
-                "this join token is wrong or has expired; ask for a new one where the run was started", reason=NO_TOKEN
+                "this join token is wrong or has expired;"
+                " ask for a new one where the run was started",
+                reason=NO_TOKEN,
             ) from None
 
 
@@ -64,7 +70,10 @@ def _bearer(metadata: Iterable[Any]) -> str:
     value = next((str(v) for k, v in metadata if k == "authorization"), "")
     kind, _, token = value.partition(" ")
     if kind.lower() != "bearer" or not token:
-        raise Refused("this call needs a join token: metadata `authorization: Bearer <token>`", reason=NO_TOKEN)
+        raise Refused(
+            "this call needs a join token: metadata `authorization: Bearer <token>`",
+            reason=NO_TOKEN,
+        )
     return token
 
 
@@ -73,14 +82,23 @@ def _proof(metadata: Iterable[Any]) -> str:
 
 
 class Admission:
-    """Makes members of nodes."""
+    """Admits nodes as members of runs."""
 
-    def __init__(self, store: Store, state: Path, nats_address: str, queue: Callable[[str], Awaitable[object]]) -> None:
-        """`queue` makes the consumer of a run's assignments, if it is not there: a node may not."""
+    def __init__(
+        self,
+        store: Store,
+        state: Path,
+        nats_address: str,
+        queue: Callable[[str], Awaitable[object]],
+    ) -> None:
+        """Keep `queue`, which makes the consumer of a run's assignments if it is missing.
+
+        Nodes may not make it.
+        """
         self._store, self._state, self._nats, self._queue = store, state, nats_address, queue
 
     async def admit(self, run_id: str, request: pb.JoinSwarmRequest) -> pb.JoinSwarmResponse:
-        """Everything that the node needs. Raises Refused for a run that is over."""
+        """Return everything that the node needs. Raise Refused for a run that is over."""
         _check(request)
         run = (await self._store.read_run(run_id)).run
         check_joinable(run)
@@ -89,7 +107,11 @@ class Admission:
         jwt = nats_accounts.admit(self._state, scope, request.node_id, request.public_key)
         await self._store.put_member(
             runs.Member(
-                node_id=request.node_id, run_id=run_id, host=request.host, joined=True, public_key=request.public_key
+                node_id=request.node_id,
+                run_id=run_id,
+                host=request.host,
+                joined=True,
+                public_key=request.public_key,
             )
         )
         return pb.JoinSwarmResponse(
@@ -103,36 +125,49 @@ class Admission:
 
 
 def _check(request: pb.JoinSwarmRequest) -> None:
-    """Raises InvalidInput for a name or a host that cannot be, Refused for a name that is not to be had, and for a node that
-    speaks other messages than this site."""
+    """Raise InvalidInput or Refused for a request that cannot be admitted.
+
+    InvalidInput: an invalid name or host. Refused: a reserved name, or a node whose messages have
+    another schema than this site's.
+    """
     named = rpc_allowlist.short(request.node_id)
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidInput(f"node_id {named} must be 1 to 64 letters, digits, - and _")
     if _OURS.fullmatch(request.node_id):
-        raise Refused(f"{named} is what a node of this site is called; give this one another name", Reason.NODE_TAKEN)
+        raise Refused(
+            f"{named} is what a node of this site is called; give this one another name",
+            Reason.NODE_TAKEN,
+        )
     rpc_allowlist.check_host(request.host)
     if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
-            f"the messages of node {named} are {theirs}, those of this site {schema_version.digest()}:"
-            " install the site's version of banyan on the node",
+            f"the messages of node {named} are {theirs}, those of this site"
+            f" {schema_version.digest()}: install the site's version of banyan on the node",
             Reason.OTHER_VERSION,
         )
 
 
 def check_joinable(run: runs.Run) -> None:
-    """Raises Refused for a run that no node can join."""
+    """Raise Refused for a run that no node can join."""
     if state_machine.over(run.state):
         raise Refused(
-            f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join", reason=Reason.OVER
+            f"run {run.run_id} is over ({state_machine.name(run.state)}); there is nothing to join",
+            reason=Reason.OVER,
         )
     recipe = json.loads(run.recipe_json)
     if recipe.get("deterministic"):
-        raise Refused(f"run {run.run_id} is deterministic: one node samples all of it, and none can join", "DETERMINISTIC")
-    if recipe.get("resources", {}).get("engine") != "scripted" and not (run.vocabulary and run.tokenizer_digest):
         raise Refused(
-            f"nothing holds what nodes that join run {run.run_id} would say: its gateway found no config.json with a"
-            f" vocab_size, or no tokenizer.json, of model {recipe.get('model')!r}; put the model's folder on the gateway's"
-            " host, and begin the run again",
+            f"run {run.run_id} is deterministic: one node samples all of it, and none can join",
+            "DETERMINISTIC",
+        )
+    if recipe.get("resources", {}).get("engine") != "scripted" and not (
+        run.vocabulary and run.tokenizer_digest
+    ):
+        raise Refused(
+            f"nothing bounds what nodes that join run {run.run_id} may send: its gateway found no"
+            " config.json with a vocab_size, or no tokenizer.json, of model"
+            f" {recipe.get('model')!r}; put the model's folder on the gateway's host, and begin"
+            " the run again",
             Reason.NO_BOUNDS,
         )

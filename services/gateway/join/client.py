@@ -1,4 +1,4 @@
-"""The joining node's side: trusts the gateway that its token names, is admitted, and knows what its process must be told."""
+"""The joining node's side: trust the gateway that the token names, and ask for admission."""
 
 import re
 import socket
@@ -16,10 +16,10 @@ from services.gateway.join import jwt, tls, tokens
 
 
 async def admit(address: str, token_text: str, folder: Path, node_id: str = "") -> dict[str, str]:
-    """Joins the run that the token opens: the environment for `python -m services.rollout`. Keys go to `folder`.
+    """Join the run that the token opens; return the environment for `python -m services.rollout`.
 
-    Raises InvalidInput, Refused or TemporaryError with what to do about it. Nothing secret is sent before the gateway has
-    shown the certificate that the token names.
+    Keys go to `folder`. Raise InvalidInput, Refused or TemporaryError with advice on what to do. No
+    secret is sent before the gateway has shown the certificate that the token names.
     """
     token = tokens.parse(token_text)
     pem = tls.fetch_certificate(address, token.fingerprint)
@@ -30,12 +30,15 @@ async def admit(address: str, token_text: str, folder: Path, node_id: str = "") 
     files["root"].write_bytes(pem)
     private_files.write(files["creds"], jwt.credentials_file(answer.nats_jwt, seed).encode())
     secret.make(folder / secret.FILE)  # of the node's own port
-    own = {"BANYAN_STATE": str(folder.resolve()), "BANYAN_SECRET_FILE": str((folder / secret.FILE).resolve())}
+    own = {
+        "BANYAN_STATE": str(folder.resolve()),
+        "BANYAN_SECRET_FILE": str((folder / secret.FILE).resolve()),
+    }
     return _environment(address, token, answer, node_id, files) | own
 
 
 def _seed(folder: Path) -> str:
-    """The node's own key: made here, kept here, so that the same node comes back as itself."""
+    """Return the node's own key, made once, so that the same node comes back as itself."""
     private_files.folder(folder)
     path = folder / "node.seed"
     if not path.exists():
@@ -43,25 +46,38 @@ def _seed(folder: Path) -> str:
     return path.read_text().strip()
 
 
-async def _ask(address: str, pem: bytes, token: tokens.Token, node_id: str, public_key: str) -> pb.JoinSwarmResponse:
+async def _ask(
+    address: str, pem: bytes, token: tokens.Token, node_id: str, public_key: str
+) -> pb.JoinSwarmResponse:
     request = pb.JoinSwarmRequest(
-        node_id=node_id, public_key=public_key, host=socket.gethostname(), schema=schema_version.digest()
+        node_id=node_id,
+        public_key=public_key,
+        host=socket.gethostname(),
+        schema=schema_version.digest(),
     )
     channel = rpc.channel(address, root_pem=pem, token=token.secret, target_name=tls.NAME)
     try:
         method = GatewayServiceStub(channel).JoinSwarm
-        answer: pb.JoinSwarmResponse = await rpc.call(method, request, deadline_s=10.0, patience_s=10.0)
+        answer: pb.JoinSwarmResponse = await rpc.call(
+            method, request, deadline_s=10.0, patience_s=10.0
+        )
         return answer
     except BanyanError as error:
         if error.reason == Reason.UNAUTHENTICATED:
-            raise Refused(f"the gateway at {address} refuses the token: {error}", reason=error.reason) from None
+            raise Refused(
+                f"the gateway at {address} refuses the token: {error}", reason=error.reason
+            ) from None
         raise
     finally:
         await channel.close(None)
 
 
 def _environment(
-    address: str, token: tokens.Token, answer: pb.JoinSwarmResponse, node_id: str, files: dict[str, Path]
+    address: str,
+    token: tokens.Token,
+    answer: pb.JoinSwarmResponse,
+    node_id: str,
+    files: dict[str, Path],
 ) -> dict[str, str]:
     host, port = answer.nats_address.rsplit(":", 1)
     root = str(files["root"].resolve())

@@ -1,4 +1,7 @@
-"""NATS JWTs: an operator vouches for accounts, an account for users; each is signed with an nkey."""
+"""NATS JWTs: an operator vouches for accounts, and an account for users.
+
+Each is signed with an nkey.
+"""
 
 import base64
 import hashlib
@@ -9,23 +12,35 @@ from typing import Any
 
 import nkeys
 
-OPERATOR, ACCOUNT, USER = nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER
+OPERATOR, ACCOUNT, USER = (
+    nkeys.PREFIX_BYTE_OPERATOR,
+    nkeys.PREFIX_BYTE_ACCOUNT,
+    nkeys.PREFIX_BYTE_USER,
+)
 
 
 def new_seed(kind: int) -> str:
-    """A new seed of an operator, an account or a user."""
+    """Return a new seed of an operator, an account or a user."""
     return str(nkeys.encode_seed(os.urandom(32), kind).decode())
 
 
 def public_key(seed: str) -> str:
-    """The public key of a seed."""
+    """Return the public key of a seed."""
     return str(nkeys.from_seed(seed.encode()).public_key.decode())
 
 
-def sign(issuer_seed: str, subject: str, name: str, claims: dict[str, Any], valid_s: int = 0) -> str:
-    """A JWT about `subject`; `valid_s` 0 never expires."""
+def sign(
+    issuer_seed: str, subject: str, name: str, claims: dict[str, Any], valid_s: int = 0
+) -> str:
+    """Return a JWT about `subject`. With `valid_s` 0 it never expires."""
     now = int(time.time())
-    body = {"iat": now, "iss": public_key(issuer_seed), "name": name, "sub": subject, "nats": {**claims, "version": 2}}
+    body = {
+        "iat": now,
+        "iss": public_key(issuer_seed),
+        "name": name,
+        "sub": subject,
+        "nats": {**claims, "version": 2},
+    }
     if valid_s:
         body["exp"] = now + valid_s
     body["jti"] = base64.b32encode(hashlib.sha256(_json(body)).digest()).decode().rstrip("=")
@@ -42,7 +57,7 @@ def _encode(data: bytes) -> str:
 
 
 def credentials_file(jwt: str, seed: str) -> str:
-    """The text of a NATS credentials file."""
+    """Return the text of a NATS credentials file."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"

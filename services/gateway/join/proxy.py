@@ -1,4 +1,7 @@
-"""What a joined node may ask of the store and of the learner: a short list of methods, passed on as bytes (PROTOCOL 8)."""
+"""The proxy for joined nodes: passes a few methods of the store and of the learner on as bytes.
+
+docs/protocol.md, Rights, has the list.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,45 +16,67 @@ from banyan.v1 import gateway_service_pb2 as pb
 from services.chassis.rpc import rpc
 from services.gateway.domain.ports import Store
 from services.gateway.join import rpc_allowlist, slots
-from services.gateway.join.admission import Admission, Door
-from services.gateway.join.rpc_allowlist import BLOB, BLOBS, CLAIMED, CLAIMED_TREE, JOIN, TO_LEARNER, TO_STORE, WEIGHTS
-from services.gateway.join.slots import Places
+from services.gateway.join.admission import Admission, TokenVerifier
+from services.gateway.join.rpc_allowlist import (
+    FETCH_WEIGHTS,
+    FETCH_WEIGHTS_REQUEST,
+    JOIN_SWARM,
+    PUT_BLOB,
+    PUT_BLOB_REQUEST,
+    STORE_METHODS,
+    STREAM_CLAIMED,
+    STREAM_CLAIMED_REQUEST,
+)
+from services.gateway.join.slots import Slots
 
-_DEADLINE_S = 60.0  # for callers who name none
-_MOST_S = 180.0  # longer than the store ever waits: a call holds one of few places there
+_DEADLINE_S = 60.0  # for callers that set none
+_MOST_S = 180.0  # longer than the store ever waits; a call occupies one of few slots there
+_MOST_LEARNERS = 16  # channels to learners, of runs that came and went
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
-    """Answers every method that comes in on the join port."""
+    """Handler of every method on the join port."""
 
-    def __init__(self, door: Door, admission: Admission, store: Store, upstream: grpc.aio.Channel, secret: str) -> None:
-        """`secret` opens the ports of learners; `upstream` shows it by itself."""
-        self._door, self._admission, self._store = door, admission, store
+    def __init__(
+        self,
+        tokens: TokenVerifier,
+        admission: Admission,
+        store: Store,
+        *,
+        upstream: grpc.aio.Channel,
+        secret: str,
+    ) -> None:
+        """Keep `secret`, which opens the ports of learners; `upstream` sends it by itself."""
+        self._tokens, self._admission, self._store = tokens, admission, store
         self._upstream, self._secret = upstream, secret
         self._learners: dict[str, grpc.aio.Channel] = {}
-        self._calls, self._uploads = Places(slots.CALLS, "calls"), Places(slots.UPLOADS, "uploads")
+        self._calls = Slots(slots.CALLS, "calls")
+        self._uploads = Slots(slots.UPLOADS, "uploads")
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
-        if method == JOIN:
+        if method == JOIN_SWARM:
             return grpc.unary_unary_rpc_method_handler(self._join)
-        if method in TO_STORE:
+        if method in STORE_METHODS:
             return grpc.unary_unary_rpc_method_handler(self._to_store(method))
-        if method == BLOBS:
+        if method == PUT_BLOB:
             return grpc.stream_unary_rpc_method_handler(self._put_blob)
-        if method == CLAIMED:
-            return grpc.unary_stream_rpc_method_handler(self._claimed)
-        if method == TO_LEARNER:
-            return grpc.unary_stream_rpc_method_handler(self._fetch)
+        if method == STREAM_CLAIMED:
+            return grpc.unary_stream_rpc_method_handler(self._stream_claimed)
+        if method == FETCH_WEIGHTS:
+            return grpc.unary_stream_rpc_method_handler(self._fetch_weights)
         if method.startswith("/banyan."):
             return grpc.unary_unary_rpc_method_handler(self._forbid(method))
         return None
 
     async def _admit(self, context: Context) -> tuple[str, str]:
-        """The caller's run and node. Raises Refused, which the server turns into UNAUTHENTICATED."""
-        return await self._door.node_of(context.invocation_metadata() or ())
+        """Return the caller's run and node.
+
+        Raise Refused, which the server turns into UNAUTHENTICATED.
+        """
+        return await self._tokens.node_of(context.invocation_metadata() or ())
 
     def _forbid(self, method: str) -> Callable[..., Awaitable[bytes]]:
         async def forbidden(request: bytes, context: Context) -> bytes:
@@ -60,9 +85,9 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         return forbidden
 
     async def _join(self, request: bytes, context: Context) -> bytes:
-        run_id = await self._door.run_of(context.invocation_metadata() or ())
-        answer = await self._admission.admit(run_id, rpc_allowlist.parse(pb.JoinSwarmRequest, request))
-        return answer.SerializeToString()
+        run_id = await self._tokens.run_of(context.invocation_metadata() or ())
+        message = rpc_allowlist.parse(pb.JoinSwarmRequest, request)
+        return (await self._admission.admit(run_id, message)).SerializeToString()
 
     def _to_store(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
         call = cast(Any, self._upstream).unary_unary(method)
@@ -70,9 +95,10 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         async def passed_on(request: bytes, context: Context) -> bytes:
             run_id, node_id = await self._admit(context)
             rpc_allowlist.check(method, request, run_id, node_id)
-            with self._calls.one(run_id, node_id):
+            with self._calls.slot(run_id, node_id):
+                metadata = ((rpc.RUN_KEY, run_id),)
                 try:
-                    return bytes(await call(request, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)))
+                    return bytes(await call(request, timeout=_at_most(context), metadata=metadata))
                 except grpc.aio.AioRpcError as error:
                     await _pass_on(error, context)
                     raise
@@ -81,15 +107,19 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
 
     async def _put_blob(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
         run_id, node_id = await self._admit(context)
-        with self._uploads.one(run_id, node_id):
+        with self._uploads.slot(run_id, node_id):
             return await self._passed_blob(requests, context, run_id)
 
-    async def _passed_blob(self, requests: AsyncIterator[bytes], context: Context, run_id: str) -> bytes:
-        call = cast(Any, self._upstream).stream_unary(BLOBS)
+    async def _passed_blob(
+        self, requests: AsyncIterator[bytes], context: Context, run_id: str
+    ) -> bytes:
+        call = cast(Any, self._upstream).stream_unary(PUT_BLOB)
         wrong: list[InvalidInput] = []
         try:
             pieces = _pieces(requests, wrong)
-            answer = await call(pieces, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),))
+            answer = await call(
+                pieces, timeout=_at_most(context), metadata=((rpc.RUN_KEY, run_id),)
+            )
             if not wrong:
                 return bytes(answer)
         except grpc.aio.AioRpcError as error:
@@ -97,22 +127,23 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
                 await _pass_on(error, context)
         raise wrong[0]
 
-    async def _claimed(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async def _stream_claimed(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id, node_id = await self._admit(context)
-        rpc_allowlist.parse(CLAIMED_TREE, request)
-        call = cast(Any, self._upstream).unary_stream(CLAIMED)
-        with self._calls.one(run_id, node_id):
+        rpc_allowlist.parse(STREAM_CLAIMED_REQUEST, request)
+        call = cast(Any, self._upstream).unary_stream(STREAM_CLAIMED)
+        metadata = ((rpc.RUN_KEY, run_id),)
+        with self._calls.slot(run_id, node_id):
             try:
-                async for part in call(request, timeout=_time_left(context), metadata=((rpc.RUN_KEY, run_id),)):
+                async for part in call(request, timeout=_time_left(context), metadata=metadata):
                     yield part
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
 
-    async def _fetch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async def _fetch_weights(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id, node_id = await self._admit(context)
-        rpc_allowlist.parse(WEIGHTS, request)
-        call = cast(Any, await self._learner(run_id)).unary_stream(TO_LEARNER)
-        with self._calls.one(run_id, node_id):
+        rpc_allowlist.parse(FETCH_WEIGHTS_REQUEST, request)
+        call = cast(Any, await self._learner(run_id)).unary_stream(FETCH_WEIGHTS)
+        with self._calls.slot(run_id, node_id):
             try:
                 async for piece in call(request, timeout=_time_left(context)):
                     yield piece
@@ -122,28 +153,37 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
     async def _learner(self, run_id: str) -> grpc.aio.Channel:
         policies = await self._store.read_policies(run_id, newest=1)
         if not policies:
-            raise Refused(f"run {run_id} has published no weights yet; try again when it has", reason=Reason.NO_POLICY)
-        address = policies[-1].published.address  # whoever published last serves the older versions too
+            raise Refused(
+                f"run {run_id} has published no weights yet; try again when it has",
+                reason=Reason.NO_POLICY,
+            )
+        # The learner that published last serves the older versions too.
+        address = policies[-1].published.address
         if address not in self._learners:
             await self._close_learners()
             self._learners[address] = rpc.channel(address, secret=self._secret)
         return self._learners[address]
 
     async def _close_learners(self) -> None:
-        if len(self._learners) >= 16:  # learners that came and went
+        if len(self._learners) >= _MOST_LEARNERS:
             await asyncio.gather(*(c.close(None) for c in self._learners.values()))
             self._learners.clear()
 
     async def close(self) -> None:
-        """Closes the channels to learners."""
+        """Close the channels to learners."""
         await asyncio.gather(*(channel.close(None) for channel in self._learners.values()))
 
 
-async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> AsyncIterator[bytes]:
-    """The stream up to the first piece that is none, which it notes: an error in here would be the channel's alone."""
+async def _pieces(
+    requests: AsyncIterator[bytes], wrong: list[InvalidInput]
+) -> AsyncIterator[bytes]:
+    """Yield the stream up to the first invalid piece, and append its error to `wrong`.
+
+    An error that is raised here would be lost in the channel.
+    """
     async for piece in requests:
         try:
-            rpc_allowlist.parse(BLOB, piece)
+            rpc_allowlist.parse(PUT_BLOB_REQUEST, piece)
         except InvalidInput as error:
             wrong.append(error)
             return
@@ -151,8 +191,10 @@ async def _pieces(requests: AsyncIterator[bytes], wrong: list[InvalidInput]) -> 
 
 
 async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
-    """Ends the call as the one behind it ended."""
-    await context.abort(error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata())))
+    """End the call with the status of the call behind it."""
+    await context.abort(
+        error.code(), error.details() or "", tuple(cast(Any, error.trailing_metadata()))
+    )
 
 
 def _time_left(context: Context) -> float:

@@ -1,4 +1,7 @@
-"""How much a joined node may have under way at once: calls that wait at the store, and uploads, which are held in memory."""
+"""Limits on the concurrent calls and uploads of a joined node.
+
+Calls wait at the store, uploads occupy memory.
+"""
 
 import contextlib
 from collections import Counter
@@ -8,31 +11,37 @@ from banyan.errors import TemporaryError
 from banyan.reasons import Reason
 
 CALLS = 512
-"""Of a node: more than it has trees, each of which may wait for its scores."""
+"""Of a node: more than it has trees. Each tree may wait for its scores."""
 UPLOADS = 2
 """Of a node; the store takes four at once from all."""
 STREAMS = CALLS + 64
-"""Of a connection, whoever it is from: the rest waits in the caller's own machine."""
+"""Of a connection, from any caller: the rest waits on the caller's own machine."""
 
 
-class Places:
-    """Counts what is under way, by run and node."""
+class Slots:
+    """A counter of calls under way, by run and node."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
-        self._taken: Counter[tuple[str, str]] = Counter()
+    def __init__(self, most: int, kind: str) -> None:
+        self._most, self._kind = most, kind
+        self._used: Counter[tuple[str, str]] = Counter()
 
     @contextlib.contextmanager
-    def one(self, run_id: str, node_id: str) -> Iterator[None]:
-        """One of the node's places. Raises TemporaryError if all are taken: it comes again, and holds up nobody else."""
+    def slot(self, run_id: str, node_id: str) -> Iterator[None]:
+        """Occupy a slot of the node.
+
+        Raise TemporaryError if all are occupied: the node retries, and blocks no other.
+        """
         key = run_id, node_id
-        if self._taken[key] >= self._most:
-            message = f"node {node_id} has {self._most} {self._what} under way, as many as it may; wait for one to end"
-            raise TemporaryError(message, reason=Reason.TOO_MANY)
-        self._taken[key] += 1
+        if self._used[key] >= self._most:
+            raise TemporaryError(
+                f"node {node_id} has {self._most} {self._kind} under way, as many as it may;"
+                " wait for one to end",
+                reason=Reason.TOO_MANY,
+            )
+        self._used[key] += 1
         try:
             yield
         finally:
-            self._taken[key] -= 1
-            if not self._taken[key]:
-                del self._taken[key]
+            self._used[key] -= 1
+            if not self._used[key]:
+                del self._used[key]

@@ -1,4 +1,7 @@
-"""The gateway's TLS identity: a self-signed certificate; the token carries its fingerprint, so no authority is needed."""
+"""The gateway's TLS identity: a self-signed certificate.
+
+Tokens carry its fingerprint, so no authority is needed.
+"""
 
 import datetime
 import hashlib
@@ -16,13 +19,14 @@ from banyan.errors import DeadlineMissed, InvalidInput, Refused
 from banyan.reasons import Reason
 from services.chassis.process import private_files
 
-NAME = "banyan-gateway"  # the only name in the certificate; clients ask for it whatever address they use
+# The only name in the certificate. Clients ask for it under any address.
+NAME = "banyan-gateway"
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Certificate and key as PEM, and where they lie."""
+    """Paths of the certificate and the key, both PEM."""
 
     certificate: Path
     key: Path
@@ -37,18 +41,18 @@ class Identity:
 
 
 def fingerprint(pem: bytes) -> str:
-    """SHA-256 of a certificate's DER form, 64 hex."""
+    """Return the SHA-256 of a certificate's DER form, 64 hex digits."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
 
 
 def identity(state: Path) -> Identity:
-    """The identity in a state folder, made if it is not there."""
+    """Return the identity in a state folder; made if it is missing."""
     folder = state / "tls"
-    found = Identity(folder / "gateway.crt", folder / "gateway.key")
-    if not (found.certificate.exists() and found.key.exists()):
+    paths = Identity(folder / "gateway.crt", folder / "gateway.key")
+    if not (paths.certificate.exists() and paths.key.exists()):
         private_files.folder(folder)
-        _make(found)
-    return found
+        _make(paths)
+    return paths
 
 
 def _make(target: Identity) -> None:
@@ -69,17 +73,24 @@ def _make(target: Identity) -> None:
         .sign(key, hashes.SHA256())
     )
     form = serialization.PrivateFormat.PKCS8
-    private_files.write(target.key, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    private_files.write(
+        target.key,
+        key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()),
+    )
     target.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> bytes:
-    """The PEM certificate of a gateway, if its fingerprint is the expected one. Nothing is sent to any other."""
+    """Return the PEM certificate of a gateway if it has the expected fingerprint.
+
+    Nothing is sent to any other gateway.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidInput(f"address {address!r} must be host:port, as the gateway printed it")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the fingerprint is the check
+    # The fingerprint is checked below instead.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
         with (
@@ -89,13 +100,14 @@ def fetch_certificate(address: str, expected: str, deadline_s: float = 10.0) -> 
             der = wrapped.getpeercert(binary_form=True)
     except OSError as error:
         raise DeadlineMissed(
-            f"no gateway answers with TLS at {address}: {error}; is the address right, and the port open?"
+            f"no gateway answers with TLS at {address}: {error};"
+            " is the address right, and the port open?"
         ) from None
     pem = ssl.DER_cert_to_PEM_cert(der or b"").encode()
     if fingerprint(pem) != expected:
         raise Refused(
-            f"the gateway at {address} shows certificate {fingerprint(pem)[:16]}…, but the token names {expected[:16]}…:"
-            " the token is another gateway's, or somebody is in between",
+            f"the gateway at {address} shows certificate {fingerprint(pem)[:16]}…, but the token"
+            f" names {expected[:16]}…: the token is another gateway's, or somebody is in between",
             reason=Reason.WRONG_CERTIFICATE,
         )
     return pem

@@ -1,7 +1,8 @@
-"""Join tokens: 128 random bits and the fingerprint of the gateway's certificate, as text (PROTOCOL 8).
+"""Join tokens: 128 random bits and the fingerprint of the gateway's certificate.
 
-`<32 hex>.<64 hex>`. Only the first part is a secret, and only it is sent; the store holds its hash. The second part tells
-the node which gateway to trust before it sends anything.
+`<32 hex>.<64 hex>`. Only the first part is a secret, and only it is sent; the store holds its hash.
+The second part tells the node which gateway to trust before it sends anything (docs/protocol.md,
+Tokens).
 """
 
 import re
@@ -16,10 +17,14 @@ _TEXT = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A join token."""
+    """A join token.
 
-    secret: str  # 32 hex
-    fingerprint: str  # SHA-256 of the gateway's certificate, 64 hex
+    secret: 32 hex digits.
+    fingerprint: SHA-256 of the gateway's certificate, 64 hex digits.
+    """
+
+    secret: str
+    fingerprint: str
 
     def __str__(self) -> str:
         return f"{self.secret}.{self.fingerprint}"
@@ -29,21 +34,25 @@ class Token:
 
 
 def make(fingerprint: str) -> Token:
-    """A new token for the gateway with this certificate."""
+    """Return a new token for the gateway with this certificate."""
     return Token(secrets.token_hex(16), fingerprint)
 
 
 def parse(text: str) -> Token:
-    """The token of a text. Raises InvalidInput; the message does not repeat what may be a secret."""
+    """Return the token of a text.
+
+    Raise InvalidInput; the message does not repeat what may be a secret.
+    """
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(
-            f"a join token is 32 hex digits, a dot and 64 hex digits; this one has {len(text.strip())} characters."
-            " Copy the whole line that `banyan train --listen` or `banyan token` printed"
+            "a join token is 32 hex digits, a dot and 64 hex digits; this one has"
+            f" {len(text.strip())} characters. Copy the whole line that `banyan train --listen`"
+            " or `banyan token` printed"
         )
     return Token(match[1], match[2])
 
 
 def secret_hash(secret: str) -> bytes:
-    """What the store keeps of a token's secret."""
+    """Return the hash of a token's secret that the store keeps."""
     return blake(b"banyan.token.v1", secret.encode())

@@ -1,4 +1,4 @@
-"""A new run from a recipe: its model, its id, its rows, its split. Decides nothing about what happens to it."""
+"""A new run from a recipe: its model, its id, its examples and their split."""
 
 import json
 import os
@@ -26,11 +26,14 @@ class NewRun:
 
     run: runs.Run
     recipe: Recipe
-    rows: Examples
+    examples: Examples
 
 
 def read_recipe(recipe_json: str) -> Recipe:
-    """The recipe of a request. Raises InvalidInput that names the key, the value and the reason."""
+    """Return the recipe of a request.
+
+    Raise InvalidInput that names the key, the value and the reason.
+    """
     try:
         data = json.loads(recipe_json)
     except json.JSONDecodeError as error:
@@ -41,12 +44,14 @@ def read_recipe(recipe_json: str) -> Recipe:
 
 
 def with_model(recipe: Recipe) -> Recipe:
-    """Return the recipe with the absolute path of its model folder, which a gateway that starts elsewhere finds, too.
+    """Return the recipe with the absolute path of its model folder.
 
-    Raises InvalidInput for a folder that is not whole, as `banyan train` does before it begins. A folder that is not on
-    this host may be on the nodes', and what the hub has is theirs to fetch.
+    A gateway that is started elsewhere finds it then, too. Raise InvalidInput for an incomplete
+    folder, as `banyan train` does before it begins. A folder that is missing on this host may exist
+    on the nodes, and models on the hub are fetched by the nodes.
     """
-    folder = os.path.expanduser(recipe.model)  # unlike Path's, these raise nothing for what names no folder
+    # os.path, because Path raises for texts that cannot name a folder.
+    folder = os.path.expanduser(recipe.model)
     if recipe.model == models.SMOLLM2 or not os.path.isdir(folder):
         return recipe
     model_files.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
@@ -54,9 +59,10 @@ def with_model(recipe: Recipe) -> Recipe:
 
 
 def run_id(recipe: Recipe) -> str:
-    """`<name>-<8 hex>`: random, or in deterministic mode from the recipe, which holds the seed (PROTOCOL 1).
+    """Return `<name>-<8 hex>`: random, or in deterministic mode from the recipe's digest.
 
-    A dot in the name becomes an underscore, because ids are parts of NATS subjects.
+    A dot in the name becomes an underscore, because ids are parts of NATS subjects
+    (docs/protocol.md, Trees, rows and runs).
     """
     digest = blake(b"banyan.run.v1", canonical(_identity(recipe)))
     suffix = digest[:_ID_BYTES].hex() if recipe.deterministic else secrets.token_hex(_ID_BYTES)
@@ -64,7 +70,7 @@ def run_id(recipe: Recipe) -> str:
 
 
 def _identity(part: Part) -> dict[str, Any]:
-    """What makes two recipes the same run: all they say, but for later fields that say nothing."""
+    """Return the data that identifies a run: all keys but later ones at their defaults."""
     data = part.model_dump(mode="json")
     for name, field in type(part).model_fields.items():
         value = getattr(part, name)
@@ -72,22 +78,24 @@ def _identity(part: Part) -> dict[str, Any]:
             del data[name]
         elif isinstance(value, Part):
             data[name] = _identity(value)
-        elif isinstance(value, list) and all(isinstance(one, Part) for one in value):
-            data[name] = [_identity(one) for one in value]
+        elif isinstance(value, list) and all(isinstance(item, Part) for item in value):
+            data[name] = [_identity(item) for item in value]
     return data
 
 
-def new_run(recipe: Recipe, rows: Examples, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN) -> NewRun:
-    """The run to store; without a folder of its own it gets one in the state folder."""
+def new_run(
+    recipe: Recipe, examples: Examples, folder: str, state: Path, facts: ModelFacts = NOTHING_KNOWN
+) -> NewRun:
+    """Return the run to store. Without a folder of its own it gets one in the state folder."""
     name = run_id(recipe)
     run = runs.Run(
         run_id=name,
         recipe_json=recipe.model_dump_json(),
         state=runs.RUN_STATE_STARTING,
-        split_digest=rows.digest,
-        held_out=rows.held_out_digests(),
+        split_digest=examples.digest,
+        held_out=examples.held_out_digests(),
         folder=folder or str(state.resolve() / "runs" / name),
         vocabulary=facts.vocabulary,
         longest_path=facts.longest_path,
     )
-    return NewRun(run, recipe, rows)
+    return NewRun(run, recipe, examples)

@@ -1,4 +1,4 @@
-"""Evaluations of a run: which there are, when each is due, and whether it is over. Pure."""
+"""The evaluations of a run: their labels, when each is due, and when it is over. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,14 @@ Kind = Literal["greedy", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One measurement of one policy on the held-out rows: one tree a row."""
+    """A measurement of one policy on the held-out rows, with one tree a row.
 
-    when: str  # before, after, step-N
+    when: before, after or step-N.
+    kind: greedy or sampled.
+    step: the policy's step.
+    """
+
+    when: str
     kind: Kind
     step: int
 
@@ -24,52 +29,65 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How an evaluation stands in the store."""
+    """The state of an evaluation in the store.
 
-    groups: int = 0  # opened
-    done: int = 0  # closed or dropped
-    scored: int = 0  # leaves with a value
+    groups: groups opened.
+    done: groups closed or dropped.
+    scored: leaves with a value.
+    """
+
+    groups: int = 0
+    done: int = 0
+    scored: int = 0
 
     def over(self, rows: int) -> bool:
-        """Whether every row's tree is closed or dropped."""
+        """Return True if every row's tree is closed or dropped."""
         return self.groups >= rows and self.done >= rows
 
     def empty(self, rows: int) -> bool:
-        """Over, and nothing could be scored: the measurement has no value at all."""
+        """Return True if it is over and nothing could be scored: it has no value at all."""
         return self.over(rows) and not self.scored
 
 
 def evaluations(recipe: Recipe, when: str, step: int) -> list[Evaluation]:
-    """The evaluations of one policy: greedy, and sampled where the recipe wants samples."""
+    """Return the evaluations of one policy: greedy, and sampled if the recipe wants samples."""
     kinds: list[Kind] = ["greedy", "sampled"] if recipe.eval.samples else ["greedy"]
     return [Evaluation(when, kind, step) for kind in kinds]
 
 
 def measured_rows(recipe: Recipe, held_out: int) -> int:
-    """Held-out rows that each evaluation measures; 0 means that there are no evaluations."""
+    """Return the number of held-out rows in each evaluation; 0 means no evaluations."""
     return min(held_out, recipe.eval.max_rows)
 
 
-def pending(wanted: list[Evaluation], stand: Mapping[str, Measured], rows: int) -> list[Evaluation]:
-    """Those that are not over."""
-    return [e for e in wanted if rows and not stand.get(e.label, Measured()).over(rows)]
+def pending(
+    wanted: list[Evaluation], measured: Mapping[str, Measured], rows: int
+) -> list[Evaluation]:
+    """Return the evaluations that are not over."""
+    return [e for e in wanted if rows and not measured.get(e.label, Measured()).over(rows)]
 
 
-def empty(wanted: list[Evaluation], stand: Mapping[str, Measured], rows: int) -> list[Evaluation]:
-    """Those that are over without a single value."""
-    return [e for e in wanted if rows and stand.get(e.label, Measured()).empty(rows)]
+def empty(
+    wanted: list[Evaluation], measured: Mapping[str, Measured], rows: int
+) -> list[Evaluation]:
+    """Return the evaluations that are over without a single value."""
+    return [e for e in wanted if rows and measured.get(e.label, Measured()).empty(rows)]
 
 
-def barrier(recipe: Recipe, stand: Mapping[str, Measured], rows: int) -> int:
-    """The first batch that must not be prepared yet: the step of the next evaluation that is not over, or the budget's end.
+def barrier(recipe: Recipe, measured: Mapping[str, Measured], rows: int) -> int:
+    """Return the first batch that must not be prepared yet.
 
-    Nothing beyond it is opened, so that the policy to be measured is the newest one until it has been measured.
+    It is the step of the next pending evaluation, or the budget's end. Nothing beyond it is opened,
+    so that the policy to be measured is the newest one until it has been measured.
     """
     every, steps = recipe.eval.every, recipe.budget.steps
-    opened = [e for e in (_step_of(label) for label in stand) if e]  # they are opened in order: those before are over
-    for step in range(max(opened, default=every), steps, every) if every else ():
+    if not every:
+        return steps
+    # Evaluations are opened in order: those before the newest are over.
+    opened = [step for step in map(_step_of, measured) if step]
+    for step in range(max(opened, default=every), steps, every):
         wanted = evaluations(recipe, f"step-{step}", step)
-        if pending(wanted, stand, rows) or empty(wanted, stand, rows):
+        if pending(wanted, measured, rows) or empty(wanted, measured, rows):
             return step
     return steps
 

@@ -1,4 +1,4 @@
-"""From the store's answers to the facts that `decide` takes."""
+"""The store's answers as the facts that `decide` takes."""
 
 from banyan.v1 import runstore_service_pb2 as runs
 from services.gateway.runs.decide import RunFacts
@@ -6,8 +6,8 @@ from services.gateway.runs.evaluation import Measured
 from services.gateway.runs.staleness_gate import GroupCounts
 
 
-def standing_of(progress: runs.ReadProgressResponse) -> GroupCounts | None:
-    """Where training stands; None before the base policy is published."""
+def group_counts(progress: runs.ReadProgressResponse) -> GroupCounts | None:
+    """Return the counts of training groups; None before the base policy is published."""
     if not progress.HasField("step"):
         return None
     groups = progress.groups
@@ -30,16 +30,16 @@ def facts_of(
     held_out: int,
     hopeless: str = "",
     fruitless: str = "",
-    unheard: int = 0,
+    unstored: int = 0,
 ) -> RunFacts:
-    """All that is known of a run."""
+    """Return all known facts of a run."""
     return RunFacts(
         state=answer.run.state,
-        standing=standing_of(progress),
+        counts=group_counts(progress),
         evals={e.label: Measured(e.groups, e.done, e.scored) for e in progress.evals},
         given_up=tuple(_in_words(report) for report in answer.given_up),
         live_minutes=answer.live_ms / 60_000,
-        unheard=unheard,
+        unstored=unstored,
         held_out=held_out,
         hopeless=hopeless,
         fruitless=fruitless,
@@ -47,6 +47,8 @@ def facts_of(
 
 
 def _in_words(report: runs.ReportProcessRequest) -> str:
-    how = f"signal {-report.exit_status}" if report.exit_status < 0 else f"exit status {report.exit_status}"
+    status = report.exit_status
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    words = f"{report.service} {report.replica} ended too often, last with {how}"
     detail = report.detail.strip().splitlines()
-    return f"{report.service} {report.replica} ended too often, last with {how}" + (f": {detail[-1]}" if detail else "")
+    return f"{words}: {detail[-1]}" if detail else words

@@ -1,4 +1,4 @@
-"""Facts of a run's model, read on our side from its files: its vocabulary, its longest path, its tokenizer (ADR 051)."""
+"""Facts of a run's model, read by the gateway: vocabulary, longest path, tokenizer (ADR 051)."""
 
 import logging
 from dataclasses import dataclass
@@ -12,9 +12,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """vocabulary: token ids are below it. longest_path: tokens with the prompt, 0 for any. tokenizer: its tokenizer.json.
+    """Facts of a model.
 
-    All empty where nothing is known: then the store checks no segment against them, and no node can join.
+    If nothing is known, the store checks no segment against them and no node can join.
+
+    vocabulary: token ids are below it; 0 if unknown.
+    longest_path: tokens with the prompt; 0 for any number.
+    tokenizer: content of its tokenizer.json.
     """
 
     vocabulary: int = 0
@@ -26,7 +30,10 @@ NOTHING_KNOWN = ModelFacts()
 
 
 def read(recipe: Recipe) -> ModelFacts:
-    """Facts of a recipe's model. None are known of the scripted engine's alphabet, or of what is not on this host."""
+    """Return the facts of a recipe's model.
+
+    Nothing is known for the scripted engine, or of a model that is not on this host.
+    """
     folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
     if folder is None or not (folder / "config.json").is_file():
         return NOTHING_KNOWN
@@ -34,10 +41,13 @@ def read(recipe: Recipe) -> ModelFacts:
     vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
     tokenizer = folder / "tokenizer.json"
     if not isinstance(vocabulary, int) or vocabulary < 1:
-        log.warning("%s names no vocab_size: segments are not held against it, and no node can join", folder / "config.json")
+        log.warning(
+            "%s names no vocab_size: segments are not checked against it, and no node can join",
+            folder / "config.json",
+        )
         return NOTHING_KNOWN
     return ModelFacts(
-        vocabulary,
-        longest if isinstance(longest, int) and longest > 0 else 0,
-        tokenizer.read_bytes() if tokenizer.is_file() else b"",
+        vocabulary=vocabulary,
+        longest_path=longest if isinstance(longest, int) and longest > 0 else 0,
+        tokenizer=tokenizer.read_bytes() if tokenizer.is_file() else b"",
     )

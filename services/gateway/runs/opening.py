@@ -1,6 +1,7 @@
-"""What is opened: the trees of a training group or of an evaluation, with ids that follow from run, group, row and index.
+"""The trees of a training group or of an evaluation, and their ids.
 
-The same ordinal gives the same ids in every process, so opening again after a crash changes nothing.
+Ids follow from run, group, row and index: the same ordinal gives the same ids in every process, so
+opening again after a crash changes nothing.
 """
 
 import json
@@ -12,8 +13,9 @@ from banyan.digest import tree_id
 from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
-from banyan.recipe_loader import group_scorers as groups
+from banyan.recipe_loader import group_scorers
 from banyan.v1 import tree_pb2
+from banyan.wire.generate_spec import GenerateSpec
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.staleness_gate import PolicySteps
@@ -25,13 +27,21 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Groups that a deterministic node admits together; its name holds all that is needed to complete it after a crash."""
+    """Groups that a deterministic node admits together.
+
+    Its name holds all that is needed to complete it after a crash.
+
+    step: newest policy step.
+    first: ordinal of its first group.
+    groups: number of groups.
+    trees: trees of all its groups.
+    """
 
     run_id: str
     step: int
-    first: int  # ordinal of its first group
+    first: int
     groups: int
-    trees: int = 0  # of all its groups
+    trees: int = 0
 
     @property
     def name(self) -> str:
@@ -39,7 +49,7 @@ class Wave:
 
     @classmethod
     def parse(cls, name: str) -> "Wave":
-        """The wave of a name that `name` gave."""
+        """Return the wave of a `name`."""
         run_id, _, step, span = name.rsplit("/", 3)
         first, groups = span.split("+")
         return cls(run_id, int(step), int(first), int(groups))
@@ -50,18 +60,18 @@ class Wave:
 
 
 class Opener:
-    """Makes the trees of one run."""
+    """The tree specs of one run."""
 
-    def __init__(self, run_id: str, recipe: Recipe, rows: Examples) -> None:
-        self.run_id, self.recipe, self.rows = run_id, recipe, rows
-        self._group_scorers = groups.scorers(recipe.filter)
+    def __init__(self, run_id: str, recipe: Recipe, examples: Examples) -> None:
+        self.run_id, self.recipe, self.examples = run_id, recipe, examples
+        self._group_scorers = group_scorers.scorers(recipe.filter)
         self._tokens = prompt_tokens.of(recipe)
 
     def training(
         self, ordinal: int, allocation: Allocation, steps: PolicySteps, wave: Wave | None = None
     ) -> list[tree_pb2.TreeSpec]:
-        """The trees of the training group `ordinal`, as they were allocated."""
-        prompt = self.rows.prompt(self.rows.train[allocation.row])
+        """Return the trees of the training group `ordinal` as allocated."""
+        prompt = self.examples.prompt(self.examples.train[allocation.row])
         trees = self.group_size(allocation)
         shared: dict[str, Any] = {
             "purpose": tree_pb2.TREE_PURPOSE_TRAIN,
@@ -73,23 +83,28 @@ class Opener:
         }
         if self.recipe.control.redundancy:
             in_order = self.recipe.control.redundancy_debias == "cancel_uniform"
-            shared |= {"group_take": trees - self.recipe.control.redundancy, "take_in_order": in_order}
+            shared |= {
+                "group_take": trees - self.recipe.control.redundancy,
+                "take_in_order": in_order,
+            }
         if steps.last is not None:
             shared["last_step"] = steps.last
         if allocation.messages:
-            prompt = replace(prompt, messages_json=led_in(prompt.messages_json, allocation.messages))
+            prompt = replace(
+                prompt, messages_json=led_in(prompt.messages_json, allocation.messages)
+            )
         if wave:
             shared |= {"wave": wave.name, "wave_size": wave.trees}
         return [self._spec(prompt, index, shared) for index in range(trees)]
 
     def group_size(self, allocation: Allocation) -> int:
-        """Trees that a group is opened with."""
+        """Return the number of trees that a group is opened with."""
         return (allocation.trees or self.recipe.generate.trees) + self.recipe.control.redundancy
 
     def evaluation(self, wanted: Evaluation) -> Iterator[tree_pb2.TreeSpec]:
-        """The trees of an evaluation: one for each held-out row that is measured."""
-        count = evaluation.measured_rows(self.recipe, len(self.rows.held_out))
-        for ordinal, row in enumerate(self.rows.held_out[:count]):
+        """Yield the trees of an evaluation: one for each measured held-out row."""
+        count = evaluation.measured_rows(self.recipe, len(self.examples.held_out))
+        for ordinal, row in enumerate(self.examples.held_out[:count]):
             shared: dict[str, Any] = {
                 "purpose": tree_pb2.TREE_PURPOSE_EVAL,
                 "label": wanted.label,
@@ -102,11 +117,14 @@ class Opener:
             }
             if self.recipe.deterministic:
                 shared |= {"wave": f"{self.run_id}/{wanted.label}", "wave_size": count}
-            yield self._spec(self.rows.prompt(row), 0, shared)
+            yield self._spec(self.examples.prompt(row), 0, shared)
 
     def _spec(self, prompt: Prompt, index: int, shared: dict[str, Any]) -> tree_pb2.TreeSpec:
         tree = tree_id(self.run_id, shared["group_id"], prompt.digest, index)
-        tokens, digest = self._tokens.said(prompt.messages_json) if self._tokens else prompt_tokens.NOTHING
+        evaluates = bool(shared.get("label"))
+        tokens, digest = prompt_tokens.UNKNOWN
+        if self._tokens:
+            tokens, digest = self._tokens.digest(prompt.messages_json)
         return tree_pb2.TreeSpec(
             run_id=self.run_id,
             tree_id=tree,
@@ -116,9 +134,10 @@ class Opener:
             messages_json=prompt.messages_json,
             prompt_tokens=tokens,
             prompt_digest=digest,
-            scorers=self.recipe.eval_scorers if shared.get("label") else self.recipe.scorers,
-            group_scorers=[] if shared.get("label") else self._group_scorers,
-            seed=key(self.recipe.seed, "tree", tree) >> 1,  # below 2^63, for databases without unsigned integers
+            scorers=self.recipe.eval_scorers if evaluates else self.recipe.scorers,
+            group_scorers=[] if evaluates else self._group_scorers,
+            # Below 2^63, for databases without unsigned integers.
+            seed=key(self.recipe.seed, "tree", tree) >> 1,
             score_deadline_ms=round(self.recipe.control.score_deadline_s * 1000),
             max_claims=self.recipe.control.max_claims,
             **shared,
@@ -126,39 +145,56 @@ class Opener:
 
 
 def generate_json(recipe: Recipe, allocation: Allocation) -> str:
-    """How a group's trees grow."""
+    """Return the generation settings of a group's trees as JSON."""
     part = recipe.generate
     settings = {**part.settings, **allocation.settings}
-    return _json(recipe, part.policy, settings, part.temperature, allocation.max_new_tokens)
+    return _json(
+        recipe,
+        tree_policy=part.policy,
+        settings=settings,
+        temperature=part.temperature,
+        max_new_tokens=allocation.max_new_tokens,
+    )
 
 
 def led_in(messages_json: str, before: Sequence[Mapping[str, str]]) -> str:
-    """A prompt with messages before it; its system message stays the first."""
+    """Return a prompt with messages before it; its system message stays the first."""
     messages = json.loads(messages_json)
     head = 1 if messages[0]["role"] == "system" else 0
     return json.dumps([*messages[:head], *map(dict, before), *messages[head:]], ensure_ascii=False)
 
 
 def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
-    """How an evaluation's trees grow: one greedy answer, or independent samples at the recipe's temperature."""
-    if wanted.kind == "greedy":
-        return _json(recipe, "iid", {"width": 1}, 0.0)
-    return _json(recipe, "iid", {"width": recipe.eval.samples}, recipe.generate.temperature)
+    """Return the generation settings of an evaluation as JSON.
+
+    They ask for one greedy answer, or for independent samples at the recipe's temperature.
+    """
+    greedy = wanted.kind == "greedy"
+    return _json(
+        recipe,
+        tree_policy="iid",
+        settings={"width": 1 if greedy else recipe.eval.samples},
+        temperature=0.0 if greedy else recipe.generate.temperature,
+    )
 
 
 def _json(
-    recipe: Recipe, policy: str, settings: dict[str, Any], temperature: float, max_new_tokens: int | None = None
+    recipe: Recipe,
+    *,
+    tree_policy: str,
+    settings: dict[str, Any],
+    temperature: float,
+    max_new_tokens: int | None = None,
 ) -> str:
     part = recipe.generate
-    return json.dumps(
-        {
-            "name": policy,
-            "settings": settings,
-            "max_new_tokens": max_new_tokens or part.max_new_tokens,
-            "temperature": temperature,
-            "top_p": part.top_p,
-            "top_k": part.top_k,
-            "stop": part.stop,
-            **({"logit_bias": part.bias} if part.bias else {}),
-        }
+    spec = GenerateSpec(
+        name=tree_policy,
+        max_new_tokens=max_new_tokens or part.max_new_tokens,
+        settings=settings,
+        temperature=temperature,
+        top_p=part.top_p,
+        top_k=part.top_k,
+        stop=tuple(part.stop),
+        logit_bias=part.bias,
     )
+    return spec.to_json()

@@ -1,4 +1,4 @@
-"""Whether a FAILED run that is taken back can go on, or would end the same way at once."""
+"""The check that a resumed FAILED run can go on, and would not end the same way at once."""
 
 from dataclasses import replace
 
@@ -11,12 +11,13 @@ from services.gateway.runs.decide import RunFacts, decide
 
 
 def uncured(recipe: Recipe, facts: RunFacts) -> str:
-    """Return the cause for which the run would fail again at once; empty where it may go on. Pure.
+    """Return the cause for which the run would fail again at once; empty if it may go on. Pure.
 
-    facts: of the run in the state that it would go back to. Processes that were given up are tried again.
+    `facts` are of the run in the state that it would go back to. Processes that were given up are
+    tried again.
     """
     facts = replace(facts, given_up=(), hopeless="")
-    for _ in state_machine.WORKING:  # it passes each of them once at most
+    for _ in state_machine.WORKING:  # it passes each state at most once
         decision = decide(recipe, facts)
         if decision.unscorable:
             return f"evaluation {decision.unscorable.label}: no row could be scored"
@@ -28,8 +29,8 @@ def uncured(recipe: Recipe, facts: RunFacts) -> str:
     return ""
 
 
-async def applied(store: Store, run_id: str, known: Applied) -> Applied:
-    """Read the policies that follow those known, until one changed the weights or there are no more."""
+async def read_applied(store: Store, run_id: str, known: Applied) -> Applied:
+    """Read the policies after the known ones, until one changed the weights or none is left."""
     while not known.any:
         page = await store.read_policies(run_id, after=known.number)
         if not page:

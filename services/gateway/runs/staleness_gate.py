@@ -1,10 +1,12 @@
-"""The staleness gate: how many training groups to open now (PROTOCOL 5). Decides on stored facts alone, so it cannot drift.
+"""The staleness gate: the number of training groups to open now (docs/protocol.md, Staleness gate).
 
-open trees = (step + 1 + max_staleness) x batch − consumed − open, where consumed is whole batches: a batch that closed short
+It decides on stored facts alone, so it cannot drift: groups to open = (step + 1 + max_staleness) x
+groups per batch − consumed − in hand, where consumed is whole batches: a batch that closed short
 leaves no debt behind. Dropped groups are in no term, so each gives its place back at once.
 
-With over-provisioning (APRIL, card 12) it runs ahead by `extra` groups instead of whole batches: a batch is made of the
-first that close, the others are cut by its policy and go on first. Nothing is opened that no batch can take any more.
+With over-provisioning (APRIL, Zhou et al. 2025, arXiv 2509.18521; ADR 014) it runs ahead by `extra`
+groups instead of whole batches. A batch consists of the first groups that close; the others are cut
+by its policy and go on first. No group is opened that no batch can take any more.
 """
 
 from dataclasses import dataclass
@@ -14,17 +16,28 @@ from banyan.recipe import Control
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """Where a run's training groups stand, as the store says. May lag behind what was published, never lead."""
+    """Counts of a run's training groups in the store. They may lag behind the log, never lead.
 
-    step: int  # newest policy step; may be below `batches` while a learner replays
-    batches: int  # batches committed
-    open: int  # groups that grow or are scored
-    closed: int  # groups that no batch holds yet
-    dropped: int = 0  # groups given up
-    opened: int = 0  # all of them: ordinals 0..opened-1 are stored
-    consumed: int = 0  # groups that a batch holds
-    scored: int = 0  # leaves with a value, of trees that were closed
-    leaves: int = 0  # all leaves of trees that were closed
+    step: newest policy step; may be below `batches` while a learner replays.
+    batches: batches committed.
+    open: groups that grow or are scored.
+    closed: groups that no batch holds yet.
+    dropped: groups dropped.
+    opened: all groups; ordinals 0 to `opened` - 1 are stored.
+    consumed: groups that a batch holds.
+    scored: leaves with a value, of closed trees.
+    leaves: all leaves of closed trees.
+    """
+
+    step: int
+    batches: int
+    open: int
+    closed: int
+    dropped: int = 0
+    opened: int = 0
+    consumed: int = 0
+    scored: int = 0
+    leaves: int = 0
 
     @property
     def in_hand(self) -> int:
@@ -33,50 +46,75 @@ class GroupCounts:
 
     @property
     def over(self) -> int:
-        """Groups of which nothing comes any more."""
+        """Groups that will not change any more."""
         return self.closed + self.consumed + self.dropped
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySteps:
-    """The policies that matter to a group."""
+    """The policy steps that matter to a group.
 
-    oldest: int  # that may sample it
-    last: int | None = None  # under which a batch may take it; None: any
+    oldest: the oldest policy that may sample it.
+    last: the newest policy under which a batch may take it; None for any.
+    """
+
+    oldest: int
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How far sampling may run ahead of training."""
+    """The limit on how far sampling may run ahead of training.
+
+    groups_per_batch: groups that a batch holds.
+    max_staleness: steps.
+    extra: groups of over-provisioning; 0 without.
+    drop: drop groups that were opened too long ago.
+    """
 
     groups_per_batch: int
     max_staleness: int
     extra: int = 0
-    drop: bool = False  # groups that are opened too long ago
+    drop: bool = False
 
     @classmethod
     def of(cls, control: Control) -> "Gate":
-        """The gate of a recipe."""
-        return cls(control.groups_per_batch, control.max_staleness, control.over_provision, control.stale_groups == "drop")
+        """Return the gate of a recipe."""
+        return cls(
+            groups_per_batch=control.groups_per_batch,
+            max_staleness=control.max_staleness,
+            extra=control.over_provision,
+            drop=control.stale_groups == "drop",
+        )
 
-    def room(self, standing: GroupCounts, last_batch: int) -> int:
-        """Groups to open now. Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due."""
-        further = 0 if self.extra else self.max_staleness
-        ahead = (standing.step + 1 + further - standing.batches) * self.groups_per_batch + self.extra
-        wanted = (last_batch - standing.batches) * self.groups_per_batch
-        if standing.step < standing.batches:
-            ahead -= self.extra  # the batch is made: what it left over is enough until its policy is there
-        return max(0, min(ahead, wanted) - standing.in_hand)
+    def groups_to_open(self, counts: GroupCounts, last_batch: int) -> int:
+        """Return the number of groups to open now.
 
-    def min_step(self, standing: GroupCounts, position: int) -> int:
-        """Oldest policy that may sample the group that comes `position` places after those in hand."""
-        batch = standing.batches + (standing.in_hand + position) // self.groups_per_batch
-        return max(0, min(standing.step, batch - self.max_staleness))
-
-    def steps(self, standing: GroupCounts, position: int) -> PolicySteps:
-        """The policies that matter to that group: too old to sample it, and too new to train on it (RollArt, card 42).
-
-        What is opened now is for batches up to step + max_staleness, so a group that keeps pace is never too old.
+        Batches from `last_batch` on may not be prepared: the budget ends, or an evaluation is due.
         """
-        last = standing.step + self.max_staleness if self.drop else None
-        return PolicySteps(self.min_step(standing, position), last)
+        steps_ahead = 1 if self.extra else 1 + self.max_staleness
+        batches_ahead = counts.step + steps_ahead - counts.batches
+        ahead = batches_ahead * self.groups_per_batch + self.extra
+        wanted = (last_batch - counts.batches) * self.groups_per_batch
+        if counts.step < counts.batches:
+            # The batch is made: the groups it left over are enough until its policy is there.
+            ahead -= self.extra
+        return max(0, min(ahead, wanted) - counts.in_hand)
+
+    def min_step(self, counts: GroupCounts, position: int) -> int:
+        """Return the oldest policy that may sample a group to be opened.
+
+        position: number of groups to be opened before it.
+        """
+        batch = counts.batches + (counts.in_hand + position) // self.groups_per_batch
+        return max(0, min(counts.step, batch - self.max_staleness))
+
+    def steps(self, counts: GroupCounts, position: int) -> PolicySteps:
+        """Return the policy steps that matter to that group.
+
+        A policy may be too old to sample it, or too new to train on it (RollArt, arXiv 2512.22560;
+        ADR 015). Groups opened now are for batches up to step + max_staleness, so one that keeps
+        pace is never too old.
+        """
+        last = counts.step + self.max_staleness if self.drop else None
+        return PolicySteps(self.min_step(counts, position), last)

@@ -1,4 +1,4 @@
-"""Rows of a recipe's task, which side of the held-out split each is on, and the messages that a row becomes."""
+"""Rows of a recipe's task, the held-out split, and the messages that a row becomes."""
 
 from services.gateway.tasks.prompt import messages, split_key
 from services.gateway.tasks.rows import load

@@ -1,4 +1,7 @@
-"""The built-in task of the quick start: a + b for 1..9 and a * b for 2..9, 145 rows, always in the same order."""
+"""The built-in task of the quick start: 145 rows, a + b for 1..9 and a * b for 2..9.
+
+Their order is fixed.
+"""
 
 from typing import Any
 
@@ -7,7 +10,10 @@ PRODUCTS = range(2, 10)
 
 
 def rows() -> list[dict[str, Any]]:
-    """All 81 sums and 64 products. The answer is an int; the operands are there for the split and for people."""
+    """Return all 81 sums and 64 products.
+
+    The answer is an int; the operands are there for the split and for people.
+    """
     sums = [_row(a, "+", b, a + b) for a in SUMS for b in SUMS]
     return sums + [_row(a, "*", b, a * b) for a in PRODUCTS for b in PRODUCTS]
 

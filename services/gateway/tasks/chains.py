@@ -1,4 +1,7 @@
-"""Built-in sums of several numbers, with each step of the way: rows whose failures can be put right (SCOPE, card 38)."""
+"""Built-in sums of several numbers with each step of the solution.
+
+Their failures can be corrected step by step, as SCOPE (arXiv 2602.24110) does it (ADR 037).
+"""
 
 import random
 from typing import Any
@@ -8,19 +11,21 @@ TERMS = 4
 
 
 def rows(size: int, seed: int) -> list[dict[str, Any]]:
-    """So many different sums of four numbers, the same for one seed, and as many as there are at most. `solution`: a line
-    for each addition, from left to right."""
+    """Return `size` different sums of four numbers, the same for the same seed.
+
+    There are at most 4096. `solution` has a line for each addition, from left to right.
+    """
     draws = random.Random(seed)
     every = len(NUMBERS) ** TERMS
     return [_row(_terms(number)) for number in draws.sample(range(every), min(size, every))]
 
 
 def _terms(number: int) -> list[int]:
-    found = []
+    terms = []
     for _ in range(TERMS):
         number, digit = divmod(number, len(NUMBERS))
-        found.append(NUMBERS[digit])
-    return found
+        terms.append(NUMBERS[digit])
+    return terms
 
 
 def _row(terms: list[int]) -> dict[str, Any]:

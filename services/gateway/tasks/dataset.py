@@ -1,4 +1,7 @@
-"""The rows of a run: which are trained on, which are held out, and what their prompts say. Loaded, never stored."""
+"""The examples of a run: the training and held-out rows, and their prompts.
+
+Loaded by each process, never stored.
+"""
 
 import asyncio
 import json
@@ -16,7 +19,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A row with what a tree needs of it."""
+    """A row in the form that a tree carries.
+
+    digest: of the row.
+    row_json: the row as canonical JSON.
+    messages_json: its prompt as chat messages.
+    """
 
     digest: bytes
     row_json: str
@@ -25,15 +33,20 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """The rows of a task, split."""
+    """The rows of a task, split.
+
+    train: training rows.
+    held_out: held-out rows, in order of row digest.
+    digest: of the split.
+    """
 
     task: Task
     train: Sequence[dict[str, Any]]
-    held_out: Sequence[dict[str, Any]]  # in order of row digest
+    held_out: Sequence[dict[str, Any]]
     digest: bytes
 
     def prompt(self, row: dict[str, Any]) -> Prompt:
-        """What a tree needs of a row."""
+        """Return a row in the form that a tree carries."""
         messages = json.dumps(tasks.messages(row, self.task), ensure_ascii=False)
         return Prompt(row_digest(row), canonical(row).decode(), messages)
 
@@ -42,13 +55,13 @@ class Examples:
 
 
 class Prompts(Sequence[str]):
-    """The text of each training row's prompt, made when it is asked for: there may be many rows, and few are."""
+    """The text of each training row's prompt, made on access: of many rows, few are read."""
 
-    def __init__(self, rows: Examples) -> None:
-        self._rows = rows
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
 
     def __len__(self) -> int:
-        return len(self._rows.train)
+        return len(self._examples.train)
 
     @overload
     def __getitem__(self, row: int) -> str: ...
@@ -59,16 +72,20 @@ class Prompts(Sequence[str]):
     def __getitem__(self, row: int | slice) -> str | list[str]:
         if isinstance(row, slice):
             return [self[i] for i in range(len(self))[row]]
-        asked = tasks.messages(self._rows.train[row], self._rows.task)
-        return "\n".join(message["content"] for message in asked if message["role"] != "system")
+        messages = tasks.messages(self._examples.train[row], self._examples.task)
+        return "\n".join(message["content"] for message in messages if message["role"] != "system")
 
 
 async def load(recipe: Recipe, base: Path) -> Examples:
-    """The rows of a recipe, read in a thread. Raises InvalidInput where they cannot be read or none is left to train on."""
+    """Return the examples of a recipe, read in a thread.
+
+    Raise InvalidInput if they cannot be read or none is left to train on.
+    """
     return await asyncio.to_thread(read, recipe, base)
 
 
 def read(recipe: Recipe, base: Path) -> Examples:
-    """The same, at once."""
+    """Return the examples of a recipe; blocks while files are read or generators run."""
     split = tasks.split(tasks.load(recipe.task, base), recipe.task)
-    return Examples(recipe.task, split.train, sorted(split.held_out, key=row_digest), split.digest)
+    held_out = sorted(split.held_out, key=row_digest)
+    return Examples(task=recipe.task, train=split.train, held_out=held_out, digest=split.digest)

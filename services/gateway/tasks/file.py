@@ -1,4 +1,7 @@
-"""Rows of the user's file: JSON Lines or Parquet. Every row is checked before the run starts; a bad one is named."""
+"""Rows of the user's file: JSON Lines or Parquet.
+
+Every row is checked before the run starts; a bad one is named.
+"""
 
 import json
 import os
@@ -15,7 +18,10 @@ RESERVED = "completion"  # the first argument of every reward function
 
 
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
-    """The file's rows. Raises InvalidInput that names the file, the line or row, and the value."""
+    """Return the file's rows.
+
+    Raise InvalidInput that names the file, the line or row, and the value.
+    """
     checked = list(_read(task, base))
     if not checked:
         raise InvalidInput(f"{base / Path(os.path.expanduser(task.path))} holds no rows")
@@ -23,18 +29,21 @@ def rows(task: Task, base: Path) -> list[dict[str, Any]]:
 
 
 def first(task: Task, base: Path) -> dict[str, Any] | None:
-    """The first of the rows, without reading the others; None where there is none."""
+    """Return the first row without reading the others; None if there are no rows."""
     return next(_read(task, base), None)
 
 
 def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
     path = base / Path(os.path.expanduser(task.path))
     if path.is_dir():
-        raise InvalidInput(f"task.path {task.path!r} is a folder; name a file of JSON Lines or a Parquet table in it")
+        raise InvalidInput(
+            f"task.path {task.path!r} is a folder;"
+            " name a file of JSON Lines or a Parquet table in it"
+        )
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
-    found = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _json_lines(path)
-    for where, row in found:
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    for where, row in _parquet(path) if parquet else _json_lines(path):
         yield _checked(row, where, task)
 
 
@@ -47,7 +56,9 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}") from None
+        raise InvalidInput(
+            f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}"
+        ) from None
 
 
 def _parsed(line: str, where: str) -> Any:
@@ -66,7 +77,9 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InvalidInput(f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'") from None
+        raise InvalidInput(
+            f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'"
+        ) from None
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             row_number = 0
@@ -80,15 +93,22 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise InvalidInput(f"{where} is {_brief(repr(row))}; a row must be an object with named fields")
+        raise InvalidInput(
+            f"{where} is {_brief(repr(row))}; a row must be an object with named fields"
+        )
     if RESERVED in row:
-        raise InvalidInput(f"{where} has a field {RESERVED!r}; reward functions get that from the model, so rename it")
+        raise InvalidInput(
+            f"{where} has a field {RESERVED!r};"
+            " reward functions get that from the model, so rename it"
+        )
     try:
         check_size(row, where)
     except InvalidInput:
         raise
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{where} holds a value that JSON has no form for: {error}; convert it first") from None
+        raise InvalidInput(
+            f"{where} holds a value that JSON has no form for: {error}; convert it first"
+        ) from None
     try:
         messages(row, task)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""What a row asks: its messages, and the key that says which rows are the same problem. Pure."""
+"""The chat messages of a row, and the key by which rows are the same problem. Pure."""
 
 from typing import Any
 
@@ -10,34 +10,40 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
-    """The prompt of a row as chat messages: the task's system message, then the row's own.
+    """Return the prompt of a row as chat messages: the task's system message, then the row's own.
 
-    Raises InvalidInput where the prompt is missing or is neither a text nor a list of {role, content}.
+    Raise InvalidInput if the prompt is missing or is neither a text nor a list of {role, content}.
     """
-    asked = _asked(row, task)
+    own = _own_messages(row, task)
     if not task.system:
-        return asked
-    if asked[0]["role"] == "system":
-        raise InvalidInput(f"the prompt has a system message of its own, and task.system is {task.system!r}; keep one")
-    return [{"role": "system", "content": task.system}, *asked]
+        return own
+    if own[0]["role"] == "system":
+        raise InvalidInput(
+            "the prompt has a system message of its own,"
+            f" and task.system is {task.system!r}; keep one"
+        )
+    return [{"role": "system", "content": task.system}, *own]
 
 
 def split_key(row: dict[str, Any], task: Task) -> bytes:
-    """Rows with the same key are the same problem and are never on both sides of the split.
+    """Return the key of a row's problem: rows of one key are on the same side of the split.
 
-    arithmetic: the unordered pair of operands, whatever the operation. Others: the prompt, with runs of white
-    space made one.
+    For arithmetic it is the unordered pair of operands, whatever the operation (ADR 007); for other
+    tasks the prompt, with runs of white space made one.
     """
     if task.name == "arithmetic":
         return canonical(sorted((row["a"], row["b"])))
-    return canonical([[m["role"], " ".join(m["content"].split())] for m in _asked(row, task)])
+    own = _own_messages(row, task)
+    return canonical([[message["role"], " ".join(message["content"].split())] for message in own])
 
 
-def _asked(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
+def _own_messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
     field = task.prompt if task.name == "file" else "question"
     if field not in row:
         known = ", ".join(row) or "none"
-        raise InvalidInput(f"there is no field {field!r}, only {known}; set task.prompt to one of them")
+        raise InvalidInput(
+            f"there is no field {field!r}, only {known}; set task.prompt to one of them"
+        )
     prompt = row[field]
     if isinstance(prompt, str) and prompt.strip():
         return [{"role": "user", "content": prompt}]
@@ -49,9 +55,14 @@ def _asked(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
 
 def _message(message: Any, field: str) -> dict[str, str]:
     if not isinstance(message, dict) or set(message) != {"role", "content"}:
-        raise InvalidInput(f"field {field!r} holds {_brief(message)}; a message has role and content, nothing else")
+        raise InvalidInput(
+            f"field {field!r} holds {_brief(message)}; a message has role and content, nothing else"
+        )
     if message["role"] not in ROLES or not isinstance(message["content"], str):
-        raise InvalidInput(f"field {field!r} holds {_brief(message)}; role is {', '.join(ROLES)}; content is a text")
+        raise InvalidInput(
+            f"field {field!r} holds {_brief(message)};"
+            f" role is {', '.join(ROLES)}; content is a text"
+        )
     return {"role": message["role"], "content": message["content"]}
 
 

@@ -1,7 +1,8 @@
-"""A prompt's tokens as a node makes them, on our side: the model's chat template and `tokenizers`, without torch (ADR 051).
+"""The tokens of prompts as nodes make them, from chat template and tokenizer (ADR 051).
 
-The store holds a joined node's prompt against their digest. A template that asks for the time, or that is written in more
-than Jinja, gives other tokens than a node's, or none: of such a model nothing is said, and the log says so once.
+The store checks a joined node's prompt against their digest; torch is not needed. A template that
+asks for the time, or that needs more than Jinja, would give other tokens than a node's, or none.
+For such a model no digest is given, and the log says so once.
 """
 
 import json
@@ -21,13 +22,21 @@ from banyan.recipe import Recipe
 from services.chassis import models
 
 log = logging.getLogger(__name__)
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-Said = tuple[int, bytes]  # number of tokens, BLAKE2b-256 of them as little-endian int32
-NOTHING: Said = (0, b"")
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+TokenDigest = tuple[int, bytes]  # number of tokens, BLAKE2b-256 of them as little-endian int32
+UNKNOWN: TokenDigest = (0, b"")
 
 
 class PromptTokens:
-    """The tokenizer of a model folder, with its chat template, if it has one."""
+    """The tokenizer of a model folder, with its chat template if it has one."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -37,7 +46,10 @@ class PromptTokens:
         self._template = None if template is None else _environment().from_string(template)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids up to where the answer begins; plain text joined by line ends where there is no template."""
+        """Return the token ids up to the begin of the answer.
+
+        Without a template the texts are joined by line ends.
+        """
         if self._template is None:
             text = "\n".join(m["content"] for m in messages) + "\n"
             return list(self._tokenizer.encode(text).ids)
@@ -46,34 +58,52 @@ class PromptTokens:
         )
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    @lru_cache(1024)  # noqa: B019  # the trees of a group have one prompt; as many objects as models
-    def said(self, messages_json: str) -> Said:
-        """Length in tokens and digest of a tree's prompt, from its messages as JSON; NOTHING if the template refuses it."""
+    @lru_cache(1024)  # noqa: B019  # the trees of a group share a prompt; one object a model
+    def digest(self, messages_json: str) -> TokenDigest:
+        """Return length and digest of a tree's prompt, given as JSON of its messages.
+
+        UNKNOWN if the template refuses it.
+        """
         try:
             ids = np.array(self.encode(json.loads(messages_json)), "<i4")
         except jinja2.TemplateError as error:
-            log.warning("the chat template takes no prompt like %.80s: %s; its tokens are not said", messages_json, error)
-            return NOTHING
+            log.warning(
+                "the chat template refuses prompts like %.80s: %s; joined nodes' are not checked",
+                messages_json,
+                error,
+            )
+            return UNKNOWN
         return len(ids), blake(ids.tobytes())
 
 
 def of(recipe: Recipe) -> PromptTokens | None:
-    """The tokens of a recipe's prompts; None where its model is not on this host, or its nodes make them otherwise."""
+    """Return the tokenizer of a recipe's prompts.
+
+    None if its model is not on this host, or if its nodes make tokens in another way.
+    """
     folder = None if recipe.resources.engine == "scripted" else models.present(recipe.model)
-    return None if folder is None or not (folder / "tokenizer.json").is_file() else _made(folder)
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        return None
+    return _load(folder)
 
 
 @lru_cache(8)
-def _made(folder: Path) -> PromptTokens | None:
+def _load(folder: Path) -> PromptTokens | None:
     try:
         return PromptTokens(folder)
     except Exception as error:  # `tokenizers` raises Exception itself
-        log.warning("the tokens of prompts are not said: the tokenizer of %s is not for this: %s", folder, error)
+        log.warning(
+            "joined nodes' prompts are not checked: the tokenizer of %s cannot be used: %s",
+            folder,
+            error,
+        )
         return None
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     return environment
@@ -89,16 +119,17 @@ def _raise(message: str) -> None:
 
 def _template(folder: Path, config: dict[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
-    said = file.read_text() if file.is_file() else config.get("chat_template")
-    if isinstance(said, list):  # several, by name
-        said = next((one["template"] for one in said if one.get("name") == "default"), None)
-    if said is not None and "strftime_now" in said:
+    template = file.read_text() if file.is_file() else config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        defaults = (entry["template"] for entry in template if entry.get("name") == "default")
+        template = next(defaults, None)
+    if template is not None and "strftime_now" in template:
         raise ValueError("its chat template asks for the time")
-    return said
+    return template
 
 
-def _text(said: Any) -> str:
-    return str(said["content"]) if isinstance(said, dict) else str(said)
+def _text(token: Any) -> str:
+    return str(token["content"]) if isinstance(token, dict) else str(token)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Rows made by a generator of reasoning-gym: offline, the same for the same seed and settings.
+"""Rows made by a generator of reasoning-gym: offline, and the same for the same seed and settings.
 
-A row holds what its scorer needs: {"dataset", "config", "question", "answer", "metadata"}. Answers are scored by the
-verifier, in a child process; nothing here runs a scorer.
+A row holds the data that its scorer needs: {"dataset", "config", "question", "answer", "metadata"}.
+Answers are scored by the verifier in a child process; nothing here runs a scorer.
 """
 
 import json
@@ -11,7 +11,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from services.gateway.tasks.size import check_size
 
-# What cannot be a task, and why.
+# Generators that cannot be a task, and why.
 REFUSED = {
     "composite": "it only mixes other generators; name one of them",
     "list_functions": "it draws from a global generator, so that the same seed gives other rows",
@@ -19,11 +19,14 @@ REFUSED = {
 
 
 def rows(task: Task) -> list[dict[str, Any]]:
-    """`task.size` rows. Raises InvalidInput for an unknown generator or a setting that it does not take."""
+    """Return `task.size` rows.
+
+    Raise InvalidInput for an unknown generator or a setting that it does not take.
+    """
     if task.dataset in REFUSED:
         raise InvalidInput(f"task.dataset {task.dataset!r} cannot be used: {REFUSED[task.dataset]}")
-    made = _generator(task)
-    return [_row(task, made[index], index) for index in range(task.size)]
+    entries = _generator(task)
+    return [_row(task, entries[index], index) for index in range(task.size)]
 
 
 def _generator(task: Task) -> Any:
@@ -31,15 +34,23 @@ def _generator(task: Task) -> Any:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise InvalidInput("task reasoning-gym needs its package; pip install 'banyan[gateway]'") from None
+        raise InvalidInput(
+            "task reasoning-gym needs its package; pip install 'banyan[gateway]'"
+        ) from None
     if task.dataset not in DATASETS:
-        raise InvalidInput(f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}")
+        raise InvalidInput(
+            f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}"
+        )
     if {"seed", "size"} & set(task.config):
         raise InvalidInput("task.config may not hold seed or size; set task.seed and task.size")
     try:
-        return reasoning_gym.create_dataset(task.dataset, size=task.size, seed=task.seed, **task.config)
+        return reasoning_gym.create_dataset(
+            task.dataset, size=task.size, seed=task.seed, **task.config
+        )
     except (AssertionError, TypeError, ValueError) as error:
-        raise InvalidInput(f"task.config {task.config} does not suit reasoning-gym {task.dataset!r}: {error}") from None
+        raise InvalidInput(
+            f"task.config {task.config} does not suit reasoning-gym {task.dataset!r}: {error}"
+        ) from None
 
 
 def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
@@ -48,6 +59,8 @@ def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps({**parts, **kept}, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}") from None
+        raise InvalidInput(
+            f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}"
+        ) from None
     check_size(plain, f"reasoning-gym {task.dataset!r}: row {index}")
     return plain

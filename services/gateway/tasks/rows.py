@@ -1,4 +1,7 @@
-"""Loads the rows of a task. A row is plain JSON data: what scorers get, and what its digest identifies."""
+"""The rows of a task.
+
+A row is plain JSON data: the input of scorers, and the content of its digest.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,10 @@ from services.gateway.tasks import arithmetic, chains, file, reasoning_gym
 
 
 def load(task: Task, base: Path) -> list[dict[str, Any]]:
-    """The task's rows, in the same order every time; `base` is the folder that a relative path is meant from.
+    """Return the task's rows, in the same order every time. `base`: the folder of relative paths.
 
-    Blocks (files, generators): call it in a thread. Raises InvalidInput that names the row or setting, and its value.
+    It blocks (files, generators), so call it in a thread. Raise InvalidInput that names the row or
+    setting, and its value.
     """
     if task.name == "arithmetic":
         return arithmetic.rows()

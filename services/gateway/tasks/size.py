@@ -1,4 +1,4 @@
-"""How large a row may be: a tree's opening carries it, and its prompt once more, in one message of at most 1 MiB."""
+"""The largest size of a row. A message of 1 MiB carries a tree's row and, once more, its prompt."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ MOST_KIB = 256
 
 
 def check_size(row: dict[str, Any], where: str) -> None:
-    """Raises InvalidInput that names the row and its size; what `canonical` raises where JSON has no form for a value."""
+    """Raise InvalidInput that names the row and its size if it is too large.
+
+    Pass on the errors of `canonical` for values that JSON cannot hold.
+    """
     size = len(canonical(row))
     if size > MOST_KIB << 10:
         raise InvalidInput(

@@ -41,7 +41,11 @@ class Units:
 
     def sees(self, units: slice) -> Bools:
         """[units, queries, keys]: a query sees what is not behind it and in whose subtree it is."""
-        query_U_Q, key_U_K, end_U_K = self.query_U_Q[units, :, None], self.key_U_K[units, None], self.end_U_K[units, None]
+        query_U_Q, key_U_K, end_U_K = (
+            self.query_U_Q[units, :, None],
+            self.key_U_K[units, None],
+            self.end_U_K[units, None],
+        )
         seen: Bools = (key_U_K <= query_U_Q) & (query_U_Q < end_U_K) & self.real_U_K[units, None]
         return seen
 
@@ -95,7 +99,9 @@ def stacked(found: Sequence[Span], whole: Sequence[bool]) -> tuple[Units, ...]:
 
 def _units(found: Sequence[Span], whole: Sequence[bool]) -> list[_Unit]:
     chains, parents, above = _chains(found, whole)
-    below: dict[int, list[_Unit]] = {}  # by node, the units that hang from it, in order; from -1 those of the roots
+    below: dict[
+        int, list[_Unit]
+    ] = {}  # by node, the units that hang from it, in order; from -1 those of the roots
     done: list[_Unit] = []
     for i in reversed(range(len(found))):
         hanging = _siblings(below.pop(i, []))
@@ -104,7 +110,10 @@ def _units(found: Sequence[Span], whole: Sequence[bool]) -> list[_Unit]:
             continue
         unit, own = _Unit([i], found[i].size, above[i], chains[i]), found[i].size
         for other in hanging:
-            if unit.takes(other) and other.size * (2 * unit.size - own) < _COPY * other.above + _UNIT:
+            if (
+                unit.takes(other)
+                and other.size * (2 * unit.size - own) < _COPY * other.above + _UNIT
+            ):
                 unit.join(other)
             else:
                 done.append(other)
@@ -124,7 +133,9 @@ def _siblings(units: Sequence[_Unit]) -> list[_Unit]:
     return joined
 
 
-def _chains(found: Sequence[Span], whole: Sequence[bool]) -> tuple[list[list[int]], list[int], list[int]]:
+def _chains(
+    found: Sequence[Span], whole: Sequence[bool]
+) -> tuple[list[list[int]], list[int], list[int]]:
     """Of each node: the short nodes above it, from the top; the node right above it, −1 for none; and the tokens of the
     former."""
     chains: list[list[int]] = []
@@ -145,7 +156,10 @@ def _stack(found: Sequence[Span], units: Sequence[_Unit]) -> Units:
     own = [_places(found, sorted(unit.nodes)) for unit in units]
     above = [_places(found, unit.chain) for unit in units]
     size, before = max(map(len, own)), max(map(len, above))
-    query_U_Q, key_U_K = np.zeros((len(units), size), np.int64), np.zeros((len(units), before + size), np.int64)
+    query_U_Q, key_U_K = (
+        np.zeros((len(units), size), np.int64),
+        np.zeros((len(units), before + size), np.int64),
+    )
     real_U_K = np.zeros(key_U_K.shape, np.bool_)
     for u, (mine, theirs) in enumerate(zip(own, above, strict=True)):
         query_U_Q[u], key_U_K[u] = mine[-1], mine[-1]
@@ -160,4 +174,6 @@ def _stack(found: Sequence[Span], units: Sequence[_Unit]) -> Units:
 
 
 def _places(found: Sequence[Span], nodes: Sequence[int]) -> Ints:
-    return np.concatenate([np.zeros(0, np.int64), *(np.arange(found[i].start, found[i].stop) for i in nodes)])
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.arange(found[i].start, found[i].stop) for i in nodes)]
+    )

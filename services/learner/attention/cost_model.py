@@ -41,7 +41,10 @@ def padded_pairs(row: PackedSequence) -> int:
 
 def block_pairs(row: PackedSequence) -> int:
     """Products of each block with itself and the trunk, masked or not."""
-    return sum((stop - start) * (row.trunk + stop - start) for start, stop in row.blocks) + row.trunk**2
+    return (
+        sum((stop - start) * (row.trunk + stop - start) for start, stop in row.blocks)
+        + row.trunk**2
+    )
 
 
 def costs(row: PackedSequence, calls: Calls | None) -> Mapping[Way, float]:
@@ -50,7 +53,9 @@ def costs(row: PackedSequence, calls: Calls | None) -> Mapping[Way, float]:
     found = {
         Way.PADDED: PADDED_TOKEN * tokens + PADDED_PAIR * padded_pairs(row),
         Way.BLOCKS: (
-            BLOCKS_CALL * (len(row.blocks) + bool(row.trunk)) + BLOCKS_TOKEN * tokens + BLOCKS_PAIR * block_pairs(row)
+            BLOCKS_CALL * (len(row.blocks) + bool(row.trunk))
+            + BLOCKS_TOKEN * tokens
+            + BLOCKS_PAIR * block_pairs(row)
         ),
     }
     return found if calls is None else found | {Way.NODES: _nodes(tokens, calls)}

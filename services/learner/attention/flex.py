@@ -8,7 +8,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import (
+    AuxRequest,
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
 
 from services.learner.attention.mask import TokenIntervals, TreeMask
 
@@ -20,7 +25,9 @@ def sees(facts: TokenIntervals, trunk: int, block_N: torch.Tensor, window: int |
     above, not behind it; and within the window along the path."""
     enter, leave, position = facts
 
-    def mask(batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def mask(
+        batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
         above = (block_N[q] == block_N[k]) & (enter[k] <= enter[q]) & (enter[q] <= leave[k])
         found = (q >= k) & ((k < trunk) | above)
         return found if window is None else found & (position[q] - position[k] < window)
@@ -64,11 +71,19 @@ def attend(
         return cap * torch.tanh(score / cap)  # type: ignore[operator]
 
     function = _compiled() if query.is_cuda else flex_attention
-    settings = {"score_mod": None if cap is None else capped, "block_mask": block_mask(tree, window), "scale": scale}
+    settings = {
+        "score_mod": None if cap is None else capped,
+        "block_mask": block_mask(tree, window),
+        "scale": scale,
+    }
     grouped = query.shape[1] != key.shape[1]
     if sink_H is None:
         seen = function(query, key, value, **settings, enable_gqa=grouped)
     else:
-        seen, aux = function(query, key, value, **settings, enable_gqa=grouped, return_aux=AuxRequest(lse=True))
-        seen = (seen * torch.sigmoid(aux.lse - sink_H.float()[None, :, None])[..., None]).to(seen.dtype)
+        seen, aux = function(
+            query, key, value, **settings, enable_gqa=grouped, return_aux=AuxRequest(lse=True)
+        )
+        seen = (seen * torch.sigmoid(aux.lse - sink_H.float()[None, :, None])[..., None]).to(
+            seen.dtype
+        )
     return seen.transpose(1, 2).contiguous()  # type: ignore[no-any-return]

@@ -31,7 +31,9 @@ class TreeMask:
         self.trunk = row.trunk
         self.sizes = [stop - start for start, stop in row.blocks]
         self.longest = max(self.sizes, default=0)
-        self.facts = TokenIntervals(*(torch.from_numpy(a).to(device) for a in (row.enter_N, row.leave_N, row.position_N)))
+        self.facts = TokenIntervals(
+            *(torch.from_numpy(a).to(device) for a in (row.enter_N, row.leave_N, row.position_N))
+        )
         self._deepest = int(row.position_N.max(initial=-1)) + 1
         self._row, self._dtype = row, dtype
         self._made: dict[tuple[str, int | None], Any] = {}
@@ -45,7 +47,9 @@ class TreeMask:
         if self.facts.position.is_cuda:
             return Way.BLOCK_MASK
         masked = window is not None or odd
-        chosen: Way = self.once(f"way {masked}", None, lambda _: choose(self._row, None if masked else self.calls()))
+        chosen: Way = self.once(
+            f"way {masked}", None, lambda _: choose(self._row, None if masked else self.calls())
+        )
         return chosen
 
     def take(self, fused: Way, masked: Way) -> None:
@@ -92,7 +96,12 @@ class TreeMask:
         cut = [torch.split_with_sizes(fact, [self.trunk, *self.sizes]) for fact in self.facts]
         above = cut[2][0]
         return [
-            self._additive(torch.cat([near(all_seen(p, above), p, above, window), near(visible(e, v), p, p, window)], dim=1))
+            self._additive(
+                torch.cat(
+                    [near(all_seen(p, above), p, above, window), near(visible(e, v), p, p, window)],
+                    dim=1,
+                )
+            )
             for e, v, p in zip(*(parts[1:] for parts in cut), strict=True)
         ]
 
@@ -107,15 +116,21 @@ class TreeMask:
         return whole
 
     def _additive(self, sees: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(sees.shape, dtype=self._dtype, device=sees.device).masked_fill_(~sees, float("-inf"))
+        return torch.zeros(sees.shape, dtype=self._dtype, device=sees.device).masked_fill_(
+            ~sees, float("-inf")
+        )
 
 
-def near(sees: torch.Tensor, position: torch.Tensor, seen: torch.Tensor, window: int | None) -> torch.Tensor:
+def near(
+    sees: torch.Tensor, position: torch.Tensor, seen: torch.Tensor, window: int | None
+) -> torch.Tensor:
     """Limit `sees` [n, m] to pairs whose second position lies within the window of the first; in place.
 
     Comparing with a bound by row makes no matrix of distances, which would take eight bytes a pair.
     """
-    return sees if window is None else sees.logical_and_(seen[None, :] > (position - window)[:, None])
+    return (
+        sees if window is None else sees.logical_and_(seen[None, :] > (position - window)[:, None])
+    )
 
 
 def all_seen(position: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -42,10 +42,16 @@ def calls(found: Sequence[Span], long: int = LONG) -> Calls:
     """The row's products. Adjacent leaves of one length that are not in units go into one."""
     whole = _whole(found, long)
     own: list[Own] = []
-    for (size, leaf, alone), same in groupby(range(len(found)), lambda i: (found[i].size, not found[i].below, whole[i])):
+    for (size, leaf, alone), same in groupby(
+        range(len(found)), lambda i: (found[i].size, not found[i].below, whole[i])
+    ):
         run = [found[i] for i in same]
         if alone:
-            own += [Own(run[0].start, size, len(run))] if leaf else [Own(span.start, size, 1) for span in run]
+            own += (
+                [Own(run[0].start, size, len(run))]
+                if leaf
+                else [Own(span.start, size, 1) for span in run]
+            )
     below = tuple(span for span, alone in zip(found, whole, strict=True) if alone and span.below)
     return Calls(tuple(own), below, blocks.stacked(found, whole))
 

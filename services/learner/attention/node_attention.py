@@ -25,7 +25,9 @@ class Part:
     """Some units of one shape. Tensors of a row: [1, heads, tokens, width], of a part: [units, heads, …]."""
 
     def __init__(self, made: Units, units: slice) -> None:
-        query_U_Q, kept_U_Q, key_U_K = (x[units] for x in (made.query_U_Q, made.kept_U_Q, made.key_U_K))
+        query_U_Q, kept_U_Q, key_U_K = (
+            x[units] for x in (made.query_U_Q, made.kept_U_Q, made.key_U_K)
+        )
         self.units = len(query_U_Q)
         self.query, self.key = (torch.from_numpy(x).flatten() for x in (query_U_Q, key_U_K))
         self.kept = None if kept_U_Q.all() else torch.from_numpy(kept_U_Q).flatten().nonzero()[:, 0]
@@ -53,7 +55,9 @@ class Part:
     def put(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """What was computed of the queries, to their places."""
         rows = _rows(part)
-        whole[0].transpose(0, 1).index_copy_(0, self.place, rows if self.kept is None else rows[self.kept])
+        whole[0].transpose(0, 1).index_copy_(
+            0, self.place, rows if self.kept is None else rows[self.kept]
+        )
 
     def add(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """Gradients of the keys, to their places: several units have the same ones above them."""
@@ -68,7 +72,10 @@ def _rows(part: torch.Tensor) -> torch.Tensor:
 
 def _parts(made: Units) -> Iterator[Part]:
     """As many units at a time as their scores may take."""
-    return (Part(made, slice(at, at + made.at_once)) for at in range(0, len(made.query_U_Q), made.at_once))
+    return (
+        Part(made, slice(at, at + made.at_once))
+        for at in range(0, len(made.query_U_Q), made.at_once)
+    )
 
 
 class Products:
@@ -84,12 +91,19 @@ class _NodeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        made: Products,
+        scale: float,
     ) -> torch.Tensor:
         seen, total = _first(query, key, value, made, scale)
         for span in made.below:
             keys, rest = slice(span.start, span.stop), slice(span.stop, span.end)
-            part, said = _forward(query[:, :, rest], key[:, :, keys], value[:, :, keys], scale=scale)
+            part, said = _forward(
+                query[:, :, rest], key[:, :, keys], value[:, :, keys], scale=scale
+            )
             _merge(seen[:, :, rest], total[:, :, rest], part, said)
         out = seen.transpose(1, 2).to(query.dtype)
         ctx.save_for_backward(query, key, value, out, total)
@@ -104,21 +118,31 @@ class _NodeAttention(torch.autograd.Function):
         found = [_wide(query), *(_wide(x, zero=bool(ctx.made.parts)) for x in (key, value))]
         for own in ctx.made.own:
             parts = [_apart(x, own) for x in (grad, query, key, value, out)]
-            made = _backward(*parts, _apart(total[..., None], own)[..., 0], 0.0, True, scale=ctx.scale)
+            made = _backward(
+                *parts, _apart(total[..., None], own)[..., 0], 0.0, True, scale=ctx.scale
+            )
             for whole, part in zip(found, made, strict=True):
                 _apart(whole, own).copy_(part)
         for part in ctx.made.parts:
             _back(part, found, (grad, query, key, value, out, total), ctx.scale)
         for span in ctx.made.below:
             keys, rest = slice(span.start, span.stop), slice(span.stop, span.end)
-            given = [grad[:, :, rest], query[:, :, rest], key[:, :, keys], value[:, :, keys], out[:, :, rest]]
+            given = [
+                grad[:, :, rest],
+                query[:, :, rest],
+                key[:, :, keys],
+                value[:, :, keys],
+                out[:, :, rest],
+            ]
             made = _backward(*given, total[:, :, rest], 0.0, False, scale=ctx.scale)
             for whole, part, at in zip(found, made, (rest, keys, keys), strict=True):
                 whole[:, :, at] += part
         return (*(x.to(query.dtype) for x in found), None, None)
 
 
-def _back(part: Part, found: list[torch.Tensor], saved: tuple[torch.Tensor, ...], scale: float) -> None:
+def _back(
+    part: Part, found: list[torch.Tensor], saved: tuple[torch.Tensor, ...], scale: float
+) -> None:
     """Gradients of the units' queries; those of their keys are added to what is there."""
     grad, query, key, value, out, total = saved
     slope, q = part.slope(grad), part.taken(query, part.query).mul_(scale)
@@ -137,7 +161,9 @@ def _first(
     """Long nodes with themselves, units with what they see: [1, heads, tokens, width] and log-sum-exp [1, heads, tokens]."""
     seen, total = _wide(query), _wide(query[..., :1])
     for own in made.own:
-        part, said = _forward(*(_apart(x, own) for x in (query, key, value)), is_causal=True, scale=scale)
+        part, said = _forward(
+            *(_apart(x, own) for x in (query, key, value)), is_causal=True, scale=scale
+        )
         _apart(seen, own).copy_(part)
         _apart(total, own).copy_(said[..., None])
     for units in made.parts:
@@ -170,16 +196,22 @@ def _merge(seen: torch.Tensor, total: torch.Tensor, part: torch.Tensor, said: to
     torch.logaddexp(total, said, out=total)
 
 
-def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float) -> torch.Tensor:
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Products, scale: float
+) -> torch.Tensor:
     """Tree attention of one row, [1, heads, tokens, width] → [1, tokens, heads, width]; equally many heads in all.
 
     The kernel wants one width: narrower values (latent attention, DeepSeek) or queries are filled up with zeros, which add
     nothing to scores, and columns of zeros to the output.
     """
     width = max(query.shape[-1], value.shape[-1])
-    filled = (pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (query, key, value))
+    filled = (
+        pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (query, key, value)
+    )
     same = (x.to(value.dtype) for x in filled)  # autocast turns rotated ones to float32
-    whole = (x if x.stride(-1) == 1 else x.contiguous() for x in same)  # the kernel reads on without asking
+    whole = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in same
+    )  # the kernel reads on without asking
     with torch.autocast(value.device.type, enabled=False):
         seen = _NodeAttention.apply(*whole, made, scale)  # type: ignore[no-untyped-call]
     return seen[..., : value.shape[-1]]  # type: ignore[no-any-return]

@@ -74,7 +74,9 @@ def tree_attention(
         )
     attention_keywords.check(module, _READER, {"attention_mask": attention_mask, **more}, dropout)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap, s_aux)), None
+    return attend(
+        Heads(query, key, value), tree, Layer(scale, tree.window(sliding_window), softcap, s_aux)
+    ), None
 
 
 def attend(heads: Heads, tree: TreeMask, layer: Layer, way: Way | None = None) -> torch.Tensor:
@@ -113,7 +115,9 @@ def _masked(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
     """The fused kernel, which knows neither caps nor sinks: then scores are held."""
     if not layer.fusible:
         return _held(heads, mask, layer)
-    return F.scaled_dot_product_attention(*heads, attn_mask=mask.to(heads.query.dtype), scale=layer.scale)
+    return F.scaled_dot_product_attention(
+        *heads, attn_mask=mask.to(heads.query.dtype), scale=layer.scale
+    )
 
 
 def _held(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -125,7 +129,9 @@ def _held(heads: Heads, mask: torch.Tensor, layer: Layer) -> torch.Tensor:
     scores = scores + mask
     if layer.sink_H is not None:
         sink = layer.sink_H.to(wide).view(1, -1, 1, 1).expand(len(scores), -1, scores.shape[2], 1)
-        return torch.matmul(torch.cat([scores, sink], -1).softmax(-1)[..., :-1].to(heads.value.dtype), heads.value)
+        return torch.matmul(
+            torch.cat([scores, sink], -1).softmax(-1)[..., :-1].to(heads.value.dtype), heads.value
+        )
     return torch.matmul(scores.softmax(-1).to(heads.value.dtype), heads.value)
 
 
@@ -133,7 +139,10 @@ def _padded(own: Heads, trunk: Heads, tree: TreeMask, layer: Layer) -> torch.Ten
     """All blocks at once, padded to the longest."""
     q, k, v = (_stacked(x, tree) for x in own)
     if tree.trunk:
-        k, v = (torch.cat([above.expand(len(x), -1, -1, -1), x], 2) for above, x in ((trunk.key, k), (trunk.value, v)))
+        k, v = (
+            torch.cat([above.expand(len(x), -1, -1, -1), x], 2)
+            for above, x in ((trunk.key, k), (trunk.value, v))
+        )
     seen = _held(Heads(q, k, v), tree.padded(layer.window), layer)
     return torch.cat([part[:, :n] for part, n in zip(seen, tree.sizes, strict=True)], 1)[None]
 

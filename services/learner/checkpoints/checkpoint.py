@@ -1,8 +1,11 @@
-"""Checkpoints: Hugging Face folders that load with `from_pretrained`, plus Adam's state and a manifest written last.
-Of a run that trains an adapter: PEFT's folder, and in the manifest the digest of the base that it belongs to.
+"""Checkpoints: Hugging Face folders for `from_pretrained`, with Adam's state and a manifest.
 
-A folder `step-<step>-epoch-<epoch>` is written aside, fsynced and renamed, so a kill at any byte leaves the older ones as
-they were. A folder counts only if its manifest is whole and every file has the size and digest that the manifest says.
+Of a run that trains an adapter: PEFT's folder, and in the manifest the digest of the adapter's
+base.
+
+A folder `step-<step>-epoch-<epoch>` is written aside, fsynced and renamed, so a kill at any byte
+leaves the older ones as they were. A folder counts only if its manifest, which is written last, is
+whole, and every file has the size and digest of the manifest.
 """
 
 import json
@@ -28,12 +31,19 @@ _FORMAT = "banyan.checkpoint.v1"
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as PEFT names them
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")  # config and tokenizer of the base model
 _OWN = {MANIFEST, "banyan.json", "model.safetensors.index.json"}
-_WHOLE = {"config.json", "generation_config.json"}  # of a model; a folder that has them is one
+_WHOLE = {"config.json", "generation_config.json"}  # a folder that has them is a model's
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a checkpoint holds: policy `step`, made from the batches before `next_ordinal`."""
+    """The identity of a checkpoint.
+
+    run_id: its run
+    learner_epoch: epoch of the learner that wrote it
+    step: step of its policy
+    next_ordinal: number of batches that made the policy
+    policy_digest: digest of the published weights, as hexadecimal digits
+    """
 
     run_id: str
     learner_epoch: int
@@ -44,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """That the weights are an adapter: PEFT's configuration of it, and the digest of its base."""
+    """The mark of weights that are an adapter: PEFT's configuration, and the digest of its base."""
 
     config: Mapping[str, Any]
     base: str
@@ -52,42 +62,57 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Tensors that nobody changes any more, with their mark."""
+    """Tensors that no longer change, with their mark.
+
+    weights: float32 weights by name
+    moments: Adam's state and the value head's, by name
+    adapter: set where the weights are an adapter's
+    """
 
     mark: Mark
     weights: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
     adapter: Adapter | None = None
 
-    def apart(self) -> "Snapshot":
-        """A copy in the host's memory, so that training may go on while a thread writes it."""
-        cloned = [{name: t.to("cpu", copy=True) for name, t in group.items()} for group in (self.weights, self.moments)]
-        return replace(self, weights=cloned[0], moments=cloned[1])
+    def copied(self) -> "Snapshot":
+        """Return a copy in the host's memory: training goes on while a thread writes it."""
+        return replace(self, weights=_on_host(self.weights), moments=_on_host(self.moments))
+
+
+def _on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def name_of(mark: Mark) -> str:
-    """Folder name of a checkpoint."""
+    """Return the folder name of a checkpoint."""
     return f"step-{mark.step:08d}-epoch-{mark.learner_epoch}"
 
 
+# -- writing --
+
+
 def write(folder: Path, snapshot: Snapshot, base: Path) -> Path:
-    """Writes a checkpoint under `folder`, with config and tokenizer from `base`. Raises TemporaryError if it cannot."""
+    """Write a checkpoint under `folder` and return its path. Raises TemporaryError on failure.
+
+    base: folder of the base model, whose configuration and tokenizer are copied
+    """
     final = folder / name_of(snapshot.mark)
     if read_mark(final) == snapshot.mark:
         collect(folder, snapshot.mark.learner_epoch)
         return final
     aside = folder / f".{final.name}.{os.getpid()}"
-    begun = not folder.exists()
+    is_new = not folder.exists()
     try:
         _fill(aside, snapshot, base)
         shutil.rmtree(final, ignore_errors=True)  # a torn one of the same name
         os.rename(aside, final)
         _fsync(folder)
-        if begun:  # a folder whose own name is not on disk is none after a power cut
+        if is_new:  # else a power cut may lose the folder's own name
             _fsync(folder.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise TemporaryError(f"cannot write checkpoint {final}: {error.strerror or error}; is there room?") from None
+        cause = error.strerror or error
+        raise TemporaryError(f"cannot write checkpoint {final}: {cause}; is there room?") from None
     collect(folder, snapshot.mark.learner_epoch)
     return final
 
@@ -100,31 +125,30 @@ def _fill(aside: Path, snapshot: Snapshot, base: Path) -> None:
         shutil.copyfile(source, aside / source.name)
     if adapter is not None:
         (aside / CONFIG).write_text(json.dumps(dict(adapter.config), sort_keys=True, indent=2))
-    files = {path.name: _said(path) for path in sorted(aside.iterdir())}
-    for name, tensors in ((ADAPTER if adapter else MODEL, snapshot.weights), (OPTIMIZER, snapshot.moments)):
+    files = {path.name: _synced_entry(path) for path in sorted(aside.iterdir())}
+    weights_name = ADAPTER if adapter else MODEL
+    for name, tensors in ((weights_name, snapshot.weights), (OPTIMIZER, snapshot.moments)):
         size, digest = safetensors_writer.write(aside / name, tensors)
         files[name] = {"bytes": size, "digest": digest.hex()}
-    said: dict[str, Any] = {"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}
-    text = json.dumps(said | ({"base": adapter.base} if adapter else {}), sort_keys=True)
-    (aside / MANIFEST).write_text(text)
+    manifest = {"format": _FORMAT, "mark": asdict(snapshot.mark), "files": files}
+    if adapter:
+        manifest["base"] = adapter.base
+    (aside / MANIFEST).write_text(json.dumps(manifest, sort_keys=True))
     _fsync(aside / MANIFEST)
     _fsync(aside)
 
 
 def beside(base: Path, whole: bool) -> list[Path]:
-    """What lies beside the weights: a model's tokenizer, and its configuration with `whole`."""
-    found = {path for pattern in _COPIED for path in base.glob(pattern)}
-    return sorted(path for path in found if path.name not in _OWN and (whole or path.name not in _WHOLE))
+    """Return the files beside the weights: the tokenizer, and with `whole` the configuration."""
+    paths = {path for pattern in _COPIED for path in base.glob(pattern)}
+    skipped = _OWN if whole else _OWN | _WHOLE
+    return sorted(path for path in paths if path.name not in skipped)
 
 
-def _said(path: Path) -> dict[str, Any]:
+def _synced_entry(path: Path) -> dict[str, Any]:
+    """Fsync a file and return its entry of the manifest."""
     _fsync(path)
     return {"bytes": path.stat().st_size, "digest": digest_of(path).hex()}
-
-
-def base_of(path: Path) -> str:
-    """Digest of the base that a checkpoint's adapter belongs to; empty where it holds a whole model."""
-    return str(json.loads((path / MANIFEST).read_text()).get("base", ""))
 
 
 def _fsync(path: Path) -> None:
@@ -135,42 +159,61 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
+# -- reading --
+
+
+def base_of(path: Path) -> str:
+    """Return the digest of the base of a checkpoint's adapter; empty for a whole model."""
+    return str(json.loads((path / MANIFEST).read_text()).get("base", ""))
+
+
 def _read(path: Path) -> tuple[Mark, dict[str, Any]] | None:
     try:
-        said = json.loads((path / MANIFEST).read_text())
-        if said["format"] != _FORMAT:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if manifest["format"] != _FORMAT:
             return None
-        return Mark(**said["mark"]), dict(said["files"])
+        return Mark(**manifest["mark"]), dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def read_mark(path: Path, digests: bool = True) -> Mark | None:
-    """Mark of a whole checkpoint; None where it is missing or torn. `digests` False compares sizes only."""
+    """Return the mark of a whole checkpoint; None where it is missing or torn.
+
+    digests: False compares sizes only
+    """
     read = _read(path)
     if read is None:
         return None
     mark, files = read
     try:
-        sizes = all((path / name).stat().st_size == said["bytes"] for name, said in files.items())
-        whole = sizes and (not digests or all(digest_of(path / n).hex() == said["digest"] for n, said in files.items()))
+        whole = all((path / name).stat().st_size == entry["bytes"] for name, entry in files.items())
+        if whole and digests:
+            whole = all(
+                digest_of(path / name).hex() == entry["digest"] for name, entry in files.items()
+            )
     except (OSError, KeyError, TypeError):
         return None
-    return mark if whole and OPTIMIZER in files and (MODEL in files or ADAPTER in files) else None
+    complete = OPTIMIZER in files and (MODEL in files or ADAPTER in files)
+    return mark if whole and complete else None
 
 
 def _order(path: Path) -> tuple[int, int]:
+    """Return epoch and step of a checkpoint folder's name; (−1, −1) for another name."""
     parts = path.name.split("-")
-    return (int(parts[3]), int(parts[1])) if len(parts) == 4 and parts[1].isdigit() and parts[3].isdigit() else (-1, -1)
+    if len(parts) == 4 and parts[1].isdigit() and parts[3].isdigit():
+        return int(parts[3]), int(parts[1])
+    return -1, -1
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Checkpoint folders, newest first: the later epoch, then the later step."""
-    return sorted((p for p in folder.glob("step-*-epoch-*") if p.is_dir()), key=_order, reverse=True)
+    """Return checkpoint folders, newest first: the later epoch, then the later step."""
+    paths = [path for path in folder.glob("step-*-epoch-*") if path.is_dir()]
+    return sorted(paths, key=_order, reverse=True)
 
 
 def newest(folder: Path, run_id: str) -> tuple[Path, Mark] | None:
-    """The newest whole checkpoint of a run. Torn ones are passed over, and said so."""
+    """Return the newest whole checkpoint of a run; skip torn ones with a warning."""
     for path in _folders(folder):
         mark = read_mark(path)
         if mark is not None and mark.run_id == run_id:
@@ -179,13 +222,20 @@ def newest(folder: Path, run_id: str) -> tuple[Path, Mark] | None:
     return None
 
 
+# -- keeping --
+
+
 def collect(folder: Path, epoch: int, keep: int = KEEP) -> None:
-    """Removes all but the newest whole checkpoints, torn ones, and what killed writers left aside, up to the learner epoch
-    `epoch`: a later learner may be writing while an older one does not know yet that it is over."""
+    """Remove all but the newest whole checkpoints, torn ones, and leftovers of killed writers.
+
+    Leftovers of epochs after `epoch` stay: a later learner may be writing while an older one does
+    not know yet that it is replaced.
+    """
     kept = 0
     for path in _folders(folder):
-        kept += (whole := kept < keep and read_mark(path, digests=False) is not None)
-        if not whole:
+        if kept < keep and read_mark(path, digests=False) is not None:
+            kept += 1
+        else:
             shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".step-*-epoch-*.*"):
         if _order(Path(path.stem))[0] <= epoch:
@@ -193,7 +243,10 @@ def collect(folder: Path, epoch: int, keep: int = KEEP) -> None:
 
 
 def due(every: int, step: int, last_step: int, since_s: float, cost_s: float) -> bool:
-    """Whether a checkpoint is due after `step`. every 0: when the last one's cost is at most 5 % of the time since."""
+    """Tell whether a checkpoint is due after `step`.
+
+    every: steps between checkpoints; 0 for the last one's cost to be at most 5 % of the time since
+    """
     if every:
         return step - last_step >= every
     return step > last_step and cost_s <= 0.05 * since_s

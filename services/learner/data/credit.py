@@ -45,10 +45,16 @@ class Credit:
     replayed: frozenset[int] = frozenset()
 
 
-def view_of(scored: ScoredTree, stale: Stale, by_steps: bool = False) -> tuple[TreeView, list[Leaf]]:
+def view_of(
+    scored: ScoredTree, stale: Stale, by_steps: bool = False
+) -> tuple[TreeView, list[Leaf]]:
     """The view in which stale leaves have no reward; and those of them that had one. by_steps: rewards of places inside
     paths count, so a path on which one could not be scored has no reward either: never one of 0."""
-    aging = [] if scored.replayed else [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
+    aging = (
+        []
+        if scored.replayed
+        else [leaf for leaf in scored.leaves if scored.rewards.get(leaf) is not None]
+    )
     old = {leaf for leaf in aging if stale(scored.tree, leaf)}
     gone = old | (_unknown(scored) if by_steps and scored.facts.unscorable else set())
     rewards = {leaf: None if leaf in gone else scored.rewards.get(leaf) for leaf in scored.leaves}
@@ -61,7 +67,9 @@ def _unknown(scored: ScoredTree) -> set[Leaf]:
     return {leaf for leaf in scored.leaves if reward.passing(scored.facts.unscorable, leaf, above)}
 
 
-def estimate(group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale) -> Credit:
+def estimate(
+    group_id: str, trees: Sequence[ScoredTree], estimator: Estimator, stale: Stale
+) -> Credit:
     """Advantages of one group. Raises InvalidInput where an estimator returns something unusable."""
     seen = [view_of(tree, stale, facts.by_steps(estimator)) for tree in trees]
     group = GroupTrees(group_id, [view for view, _ in seen])
@@ -78,25 +86,38 @@ def _estimated(estimator: Estimator, group: GroupTrees) -> Advantages:
     except BanyanError:
         raise
     except Exception as error:
-        raise InvalidInput(f"the estimator raised {with_place(error)} of group {group.group_id}") from error
+        raise InvalidInput(
+            f"the estimator raised {with_place(error)} of group {group.group_id}"
+        ) from error
     if not isinstance(found, Advantages):
-        raise InvalidInput(f"an estimator answers with Advantages, this one of group {group.group_id} with {found!r:.100}")
+        raise InvalidInput(
+            f"an estimator answers with Advantages, this one of group {group.group_id} with {found!r:.100}"
+        )
     return found
 
 
 def _check(group: GroupTrees, advantages: Advantages) -> None:
     name = f"the estimator's advantages of group {group.group_id}"
     if len(advantages.leaf_G_L) != len(group.trees):
-        raise InvalidInput(f"{name} are for {len(advantages.leaf_G_L)} trees, the group has {len(group.trees)}")
+        raise InvalidInput(
+            f"{name} are for {len(advantages.leaf_G_L)} trees, the group has {len(group.trees)}"
+        )
     for view, leaf_L in zip(group.trees, advantages.leaf_G_L, strict=True):
         if leaf_L.shape != view.rewards_L.shape:
-            raise InvalidInput(f"{name} are {leaf_L.shape}, the tree has {len(view.rewards_L)} leaves")
+            raise InvalidInput(
+                f"{name} are {leaf_L.shape}, the tree has {len(view.rewards_L)} leaves"
+            )
         if np.isinf(leaf_L).any() or np.isfinite(leaf_L[~np.isfinite(view.rewards_L)]).any():
             raise InvalidInput(f"{name} are infinite, or finite for a leaf without a score")
-    scored, silent = any(view.scored_L for view in group.trees), not (advantages.skip or advantages.node_G_N)
+    scored, silent = (
+        any(view.scored_L for view in group.trees),
+        not (advantages.skip or advantages.node_G_N),
+    )
     if scored and silent and all(np.isnan(leaf_L).all() for leaf_L in advantages.leaf_G_L):
         raise InvalidInput(f"{name} are NaN for all leaves; give 0, or a reason to skip the group")
-    for view, node_N in zip(group.trees, advantages.node_G_N or (), strict=bool(advantages.node_G_N)):
+    for view, node_N in zip(
+        group.trees, advantages.node_G_N or (), strict=bool(advantages.node_G_N)
+    ):
         if node_N.shape != (len(view.nodes),):
             raise InvalidInput(f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes")
 
@@ -107,7 +128,10 @@ def whitened(credits: Sequence[Credit]) -> list[Credit]:
     values, tokens = _counted(taught)
     fresh = whiten(np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *tokens]))
     parts = iter(np.split(fresh, np.cumsum([len(v) for v in values])[:-1]))
-    return [c if c.advantages.skip else _replaced(c, [next(parts) for _ in c.group.trees]) for c in credits]
+    return [
+        c if c.advantages.skip else _replaced(c, [next(parts) for _ in c.group.trees])
+        for c in credits
+    ]
 
 
 def _counted(taught: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
@@ -124,7 +148,8 @@ def _counted(taught: Sequence[Credit]) -> tuple[list[Floats], list[Floats]]:
 
 def _leaf_tokens(view: TreeView) -> Floats:
     lengths = [
-        sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained) for leaf in range(len(view.leaves_L))
+        sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained)
+        for leaf in range(len(view.leaves_L))
     ]
     return np.array(lengths, np.float64)
 
@@ -136,7 +161,11 @@ def _node_tokens(view: TreeView) -> Floats:
 def _replaced(credit: Credit, fresh: Sequence[Floats]) -> Credit:
     node_valued = credit.advantages.node_G_N is not None
     said = credit.advantages
-    found = replace(said, node_G_N=tuple(fresh)) if node_valued else replace(said, leaf_G_L=tuple(fresh))
+    found = (
+        replace(said, node_G_N=tuple(fresh))
+        if node_valued
+        else replace(said, leaf_G_L=tuple(fresh))
+    )
     return replace(credit, advantages=found)
 
 
@@ -147,13 +176,21 @@ def shaped(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
     if factors is None or not taught:
         return list(credits)
     parts = iter(factors([view for c in taught for view in c.group.trees]))
-    return [c if c.advantages.skip else _factored(c, [next(parts) for _ in c.group.trees]) for c in credits]
+    return [
+        c if c.advantages.skip else _factored(c, [next(parts) for _ in c.group.trees])
+        for c in credits
+    ]
 
 
 def _factored(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
     return replace(credit, advantages=replace(credit.advantages, factor_G_N_T=tuple(factors)))
 
 
-def over_batch(credits: Sequence[Credit], estimator: Estimator, whitening: bool = False) -> list[Credit]:
+def over_batch(
+    credits: Sequence[Credit], estimator: Estimator, whitening: bool = False
+) -> list[Credit]:
     """What an estimator asks of the batch as a whole: whitening, and the shaping of tokens."""
-    return shaped(whitened(credits) if whitening or getattr(estimator, "whiten", False) else credits, estimator)
+    return shaped(
+        whitened(credits) if whitening or getattr(estimator, "whiten", False) else credits,
+        estimator,
+    )

@@ -52,11 +52,15 @@ Factors = Sequence[float] | None
 def _factors(said: Advantages, tree: int) -> Factors:
     """What the tokens of each node are multiplied by, in the mean; none where all advantages are those of leaves."""
     if said.factor_G_N_T is not None:
-        return [float(factor_T.mean()) if len(factor_T) else 1.0 for factor_T in said.factor_G_N_T[tree]]
+        return [
+            float(factor_T.mean()) if len(factor_T) else 1.0 for factor_T in said.factor_G_N_T[tree]
+        ]
     return None if said.node_G_N is None else [1.0] * len(said.node_G_N[tree])
 
 
-def _along(view: TreeView, said: Advantages, tree: int, leaf: int, factor_N: Factors) -> Iterator[tuple[bytes, float]]:
+def _along(
+    view: TreeView, said: Advantages, tree: int, leaf: int, factor_N: Factors
+) -> Iterator[tuple[bytes, float]]:
     """The segments of a leaf's path, each with the mean advantage of its tokens on that path."""
     whole = float(said.leaf_G_L[tree][leaf])
     held: dict[bytes, list[tuple[float, int]]] = {}
@@ -74,4 +78,6 @@ def _mean(parts: list[tuple[float, int]], otherwise: float) -> float:
     """Mean of values by tokens; that of one value is the value."""
     if len(parts) < 2:
         return parts[0][0] if parts else otherwise
-    return float(np.average([value for value, _ in parts], weights=[max(tokens, 0) for _, tokens in parts]))
+    return float(
+        np.average([value for value, _ in parts], weights=[max(tokens, 0) for _, tokens in parts])
+    )

@@ -13,7 +13,13 @@ from banyan.segment import Finish, Kind, Segment
 from banyan.view import TreeView
 from services.learner.data.credit import Credit
 
-AGES = ((0, 0, "0"), (1, 1, "1"), (2, 3, "2_3"), (4, 7, "4_7"), (8, 1 << 62, "8_up"))  # first, last, name
+AGES = (
+    (0, 0, "0"),
+    (1, 1, "1"),
+    (2, 3, "2_3"),
+    (4, 7, "4_7"),
+    (8, 1 << 62, "8_up"),
+)  # first, last, name
 RIGHT = 1.0  # a reward from here on is a right answer, as the store counts them
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -37,7 +43,9 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
 
 def _variance(credits: Sequence[Credit]) -> Metrics:
     """Of the groups that could be compared: those whose rewards are all the same, all right, all wrong."""
-    compared = [(r[np.isfinite(r)], lesson_missing(r)) for r in (rewards_of(c.group) for c in credits)]
+    compared = [
+        (r[np.isfinite(r)], lesson_missing(r)) for r in (rewards_of(c.group) for c in credits)
+    ]
     compared = [(scored, why) for scored, why in compared if len(scored) > 1]
     if not compared:
         return {}
@@ -52,7 +60,9 @@ def _variance(credits: Sequence[Credit]) -> Metrics:
 def _largest(credits: Sequence[Credit]) -> Metrics:
     """The largest size of an advantage of the groups that teach: an estimator's scale may be next to 0."""
     said = [c.advantages for c in credits if not c.advantages.skip]
-    values = np.concatenate([np.zeros(0), *(value for a in said for value in a.node_G_N or a.leaf_G_L)])
+    values = np.concatenate(
+        [np.zeros(0), *(value for a in said for value in a.node_G_N or a.leaf_G_L)]
+    )
     values = np.abs(values[np.isfinite(values)])
     return {"advantage_max": float(values.max())} if len(values) else {}
 
@@ -66,7 +76,12 @@ def _variety(credits: Sequence[Credit]) -> Metrics:
             tokens = [_tokens(view, leaf) for view, leaf in places]
             leaves += len(places)
             completions += len(set(tokens))
-            answers += len({_answer(view, leaf) or said for (view, leaf), said in zip(places, tokens, strict=True)})
+            answers += len(
+                {
+                    _answer(view, leaf) or said
+                    for (view, leaf), said in zip(places, tokens, strict=True)
+                }
+            )
     if not leaves:
         return {}
     return {"distinct_answers": answers / leaves, "duplicate_share": 1.0 - completions / leaves}
@@ -96,7 +111,9 @@ def _lengths(views: Sequence[TreeView]) -> Metrics:
     length_L = [_length(view, leaf) for view in views for leaf in range(len(view.leaves_L))]
     if not length_L:
         return {}
-    ends = [(view.tree.segments[leaf.segment], leaf.end) for view in views for leaf in view.leaves_L]
+    ends = [
+        (view.tree.segments[leaf.segment], leaf.end) for view in views for leaf in view.leaves_L
+    ]
     cut = sum(segment.finish is Finish.LENGTH and end == len(segment) for segment, end in ends)
     return {
         "completion_tokens": float(np.mean(length_L)),
@@ -112,8 +129,12 @@ def _length(view: TreeView, leaf: int) -> int:
 
 def _form(views: Sequence[TreeView]) -> Metrics:
     """Of the leaves: those without a score. Of the scored ones: those of whose form the scorer says that it is wrong."""
-    scored = [view.facts.parts.get(view.leaves_L[leaf], {}) for view in views for leaf in view.scored_L]
-    wrong = sum(parts.get("raised", 0.0) > 0.0 or parts.get("format", 1.0) <= 0.0 for parts in scored)
+    scored = [
+        view.facts.parts.get(view.leaves_L[leaf], {}) for view in views for leaf in view.scored_L
+    ]
+    wrong = sum(
+        parts.get("raised", 0.0) > 0.0 or parts.get("format", 1.0) <= 0.0 for parts in scored
+    )
     leaves = sum(len(view.leaves_L) for view in views)
     unscored = {"unscorable_share": 1.0 - len(scored) / leaves} if leaves else {}
     return unscored | ({"malformed_share": wrong / len(scored)} if scored else {})
@@ -125,7 +146,10 @@ def _ages(views: Sequence[TreeView], age: Age) -> Metrics:
     age_S = np.array([age(segment) for view in views for segment in _sampled(view)], np.int64)
     if not len(age_S):
         return {}
-    shares = {f"staleness_{name}": float(((age_S >= first) & (age_S <= last)).mean()) for first, last, name in AGES}
+    shares = {
+        f"staleness_{name}": float(((age_S >= first) & (age_S <= last)).mean())
+        for first, last, name in AGES
+    }
     return {"staleness_mean": float(age_S.mean()), "staleness_max": float(age_S.max())} | shares
 
 
@@ -139,7 +163,9 @@ def _sampled(view: TreeView) -> Iterator[Segment]:
 
 def _replay(credits: Sequence[Credit], replayed: Collection[bytes]) -> Metrics:
     """Trained path tokens of trees that replay put into the batch, of all trained path tokens."""
-    tokens = [(n, view.tree.tree_id in replayed) for credit in credits for view, n in _trained(credit)]
+    tokens = [
+        (n, view.tree.tree_id in replayed) for credit in credits for view, n in _trained(credit)
+    ]
     total = sum(n for n, _ in tokens)
     return {"replay_share": sum(n for n, again in tokens if again) / total} if total else {}
 
@@ -148,4 +174,7 @@ def _trained(credit: Credit) -> list[tuple[TreeView, int]]:
     if credit.advantages.skip:
         return []
     pairs = zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True)
-    return [(view, sum(_length(view, int(leaf)) for leaf in np.flatnonzero(np.isfinite(leaf_L)))) for view, leaf_L in pairs]
+    return [
+        (view, sum(_length(view, int(leaf)) for leaf in np.flatnonzero(np.isfinite(leaf_L))))
+        for view, leaf_L in pairs
+    ]

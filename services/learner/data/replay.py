@@ -48,10 +48,19 @@ def none_stale(_tree: Tree, _leaf: Leaf) -> bool:
 
 
 def wanted(
-    replay: Replay, seed: int, batch: int, fresh: Groups, rows: Mapping[str, bytes], stale: Stale = none_stale
+    replay: Replay,
+    seed: int,
+    batch: int,
+    fresh: Groups,
+    rows: Mapping[str, bytes],
+    stale: Stale = none_stale,
 ) -> Wanted:
     """What a batch of these fresh groups is to replay. rows: digest of each group's row. stale: leaves that take no part."""
-    hopeless = [group_id for group_id, trees in fresh if replay.rescue and failed(trees, replay.right, stale)]
+    hopeless = [
+        group_id
+        for group_id, trees in fresh
+        if replay.rescue and failed(trees, replay.right, stale)
+    ]
     failing = [(group_id, rows[group_id]) for group_id in hopeless]
     share = replay.fraction / (1.0 - replay.fraction)
     groups = max(1, round(len(fresh) * share)) if replay.fraction else 0
@@ -66,12 +75,21 @@ def failed(trees: Sequence[ScoredTree], right: float, stale: Stale = none_stale)
 
 def _scored(trees: Sequence[ScoredTree], stale: Stale) -> list[tuple[int, Leaf, float]]:
     """The leaves that take part: the index of the tree, the leaf, its reward."""
-    known = [(at, leaf, tree.rewards.get(leaf)) for at, tree in enumerate(trees) for leaf in tree.leaves]
-    return [(at, leaf, value) for at, leaf, value in known if value is not None and not stale(trees[at].tree, leaf)]
+    known = [
+        (at, leaf, tree.rewards.get(leaf)) for at, tree in enumerate(trees) for leaf in tree.leaves
+    ]
+    return [
+        (at, leaf, value)
+        for at, leaf, value in known
+        if value is not None and not stale(trees[at].tree, leaf)
+    ]
 
 
 def joined(
-    fresh: Groups, replayed: Sequence[Replayed], trees: Mapping[bytes, ScoredTree], stale: Stale = none_stale
+    fresh: Groups,
+    replayed: Sequence[Replayed],
+    trees: Mapping[bytes, ScoredTree],
+    stale: Stale = none_stale,
 ) -> list[tuple[str, list[ScoredTree]]]:
     """The groups of the batch: the fresh ones with the successes that joined them, then those that are replayed whole."""
     groups = {group_id: list(members) for group_id, members in fresh}
@@ -80,11 +98,15 @@ def joined(
         if one.leaf is None:
             groups.setdefault(one.group_id, []).append(tree)
         else:
-            groups[one.group_id] = rescued(groups[one.group_id], replace(tree, leaves=[one.leaf]), stale)
+            groups[one.group_id] = rescued(
+                groups[one.group_id], replace(tree, leaves=[one.leaf]), stale
+            )
     return list(groups.items())
 
 
-def rescued(trees: Sequence[ScoredTree], success: ScoredTree, stale: Stale = none_stale) -> list[ScoredTree]:
+def rescued(
+    trees: Sequence[ScoredTree], success: ScoredTree, stale: Stale = none_stale
+) -> list[ScoredTree]:
     """Return the group with the success in the place of its oldest scored leaf that takes part, the first of several."""
     places = [(at, leaf) for at, leaf, _ in _scored(trees, stale)]
     oldest, gone = min(places, key=lambda place: _sampled_at(trees[place[0]].tree, place[1]))

@@ -17,7 +17,9 @@ class Ready:
     tree_ids: tuple[bytes, ...]
 
 
-def assemble(ready: Sequence[Ready], oldest_open: int | None, batch_size: int, deterministic: bool) -> list[Ready] | None:
+def assemble(
+    ready: Sequence[Ready], oldest_open: int | None, batch_size: int, deterministic: bool
+) -> list[Ready] | None:
     """The groups of the next batch, or None while there are not enough."""
     chosen = sorted((g for g in ready if g.tree_ids), key=lambda g: g.ordinal)[:batch_size]
     if len(chosen) < batch_size:

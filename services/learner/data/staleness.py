@@ -35,5 +35,7 @@ class History:
 
     def age_of_path(self, tree: Tree, leaf: Leaf, step: int) -> int:
         """The age of the oldest tokens of a path. A segment that the path leaves before its first token gave it none."""
-        ages = (self.age(segment, step) for segment, end in tree.pieces(leaf.segment, leaf.end) if end)
+        ages = (
+            self.age(segment, step) for segment, end in tree.pieces(leaf.segment, leaf.end) if end
+        )
         return max(ages, default=0)

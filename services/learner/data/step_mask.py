@@ -26,8 +26,14 @@ def _masked(credit: Credit, quantile: float) -> Credit:
     kept_S = np.append(kept(grove, quantile), True)  # step -1: nodes that no scored leaf is below
     factors: list[list[Floats]] = []
     for index, view in enumerate(credit.group.trees):
-        factor_N_T = said.factor_G_N_T[index] if said.factor_G_N_T else [np.ones(len(node)) for node in view.nodes]
-        factors.append([f * kept_S[at] for f, at in zip(factor_N_T, grove.step_N[index], strict=True)])
+        factor_N_T = (
+            said.factor_G_N_T[index]
+            if said.factor_G_N_T
+            else [np.ones(len(node)) for node in view.nodes]
+        )
+        factors.append(
+            [f * kept_S[at] for f, at in zip(factor_N_T, grove.step_N[index], strict=True)]
+        )
     return replace(credit, advantages=replace(said, factor_G_N_T=tuple(factors)))
 
 
@@ -36,7 +42,9 @@ def kept(grove: Grove, quantile: float) -> Bools:
     acted_S = grove.trained_S > 0
     if not acted_S.any():
         return ~acted_S
-    entropy_S = np.array([_entropy(grove, index) if acted else 0.0 for index, acted in enumerate(acted_S)])
+    entropy_S = np.array(
+        [_entropy(grove, index) if acted else 0.0 for index, acted in enumerate(acted_S)]
+    )
     return np.asarray(~acted_S | (entropy_S >= np.quantile(entropy_S[acted_S], quantile)))
 
 
@@ -50,4 +58,8 @@ def _entropy(grove: Grove, step: int) -> float:
                 f"optimise.entropy_quantile needs the entropy of every sampled token; segment {name} of group "
                 f"{grove.group.group_id} has none: {remedy}"
             )
-    return float(np.concatenate([n.segment.entropies_T[n.start : n.stop] for n in nodes]).mean(dtype=np.float64))
+    return float(
+        np.concatenate([n.segment.entropies_T[n.start : n.stop] for n in nodes]).mean(
+            dtype=np.float64
+        )
+    )

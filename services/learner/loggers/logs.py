@@ -1,10 +1,10 @@
-"""A run's loggers as the learner sees them: each step when it is trained, each evaluation when the store says it is over."""
+"""The loggers of a run, fed by the learner: steps once trained, evaluations once they are over."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from banyan import loggers
 from banyan.errors import BanyanError
@@ -14,67 +14,79 @@ from services.learner.loggers.feed import Feeds
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 10.0  # between looks at evaluations
+POLL_S = 10.0  # between reads of the evaluations
 
 
 class Evaluations(Protocol):
-    """Who knows how evaluations stand."""
+    """A source of the progress of evaluations."""
 
     async def evaluations(self) -> tuple[int, list[runstore_service_pb2.EvalProgress]]:
-        """The newest step, and how the run's evaluations stand."""
+        """Return the newest step, and the progress of the run's evaluations."""
         ...
 
 
 class Logs:
-    """Lives in the learner's event loop; without loggers it does nothing."""
+    """Feeds the loggers of a run from the event loop; without loggers it does nothing."""
 
     def __init__(self, run_id: str, recipe: Recipe, folder: Path, store: Evaluations) -> None:
         built = loggers.built(recipe)
         self._feeds = Feeds(run_id, recipe.model_dump(mode="json"), built, folder / "loggers")
-        self._store, self._told = store, set[str]()
-        self._follower = asyncio.create_task(self._follow()) if built else None
+        self._store, self._logged = store, set[str]()
+        self._poller = asyncio.create_task(self._poll_forever()) if built else None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes a step's metrics; returns at once."""
+        """Feed a step's metrics; returns at once."""
         self._feeds.step(step, metrics)
 
     async def close(self) -> None:
-        """Takes what was measured last, and gives loggers a while to write. What fails in it is logged, not raised: it must
-        not hide why the learner ends."""
-        if self._follower is None:
+        """Feed the last evaluations, and give loggers a while to write.
+
+        Failures are logged and not raised: they must not hide why the learner ends.
+        """
+        if self._poller is None:
             return
-        self._follower.cancel()
-        (ended,) = await asyncio.gather(self._follower, return_exceptions=True)
-        looked, closed = [(await asyncio.gather(part, return_exceptions=True))[0] for part in self._last()]
-        for error in (ended, looked, closed):
+        self._poller.cancel()
+        errors: list[BaseException | None] = []
+        errors += await asyncio.gather(self._poller, return_exceptions=True)
+        errors += await asyncio.gather(self._poll(), return_exceptions=True)
+        closing = asyncio.to_thread(self._feeds.close)
+        errors += await asyncio.gather(closing, return_exceptions=True)
+        for error in errors:
             if isinstance(error, Exception):
                 log.error("loggers: %s: %s", type(error).__name__, error, exc_info=error)
 
-    def _last(self) -> Iterator[Coroutine[Any, Any, None]]:
-        yield self._look()
-        yield asyncio.to_thread(self._feeds.close)
-
-    async def _follow(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            await self._look()
-            await asyncio.sleep(LOOK_S)
+            await self._poll()
+            await asyncio.sleep(POLL_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             newest, evaluations = await self._store.evaluations()
-        except BanyanError as error:  # it is asked again
+        except BanyanError as error:  # the next poll asks again
             log.debug("evaluations are not known: %s", error)
             return
-        for message in evaluations:
-            if message.scored and message.done >= message.groups and message.label not in self._told:
-                self._told.add(message.label)
-                self._feeds.evaluation(message.label, *measured(message, newest))
+        for progress in evaluations:
+            over = progress.scored and progress.done >= progress.groups
+            if over and progress.label not in self._logged:
+                self._logged.add(progress.label)
+                self._feeds.evaluation(progress.label, *measured(progress, newest))
 
 
-def measured(message: runstore_service_pb2.EvalProgress, newest: int) -> tuple[int, dict[str, float]]:
-    """The step whose policy was measured, and what was found: before-greedy, step-20-sampled, after-greedy."""
-    when, _, kind = message.label.rpartition("-")
+def measured(
+    progress: runstore_service_pb2.EvalProgress, newest: int
+) -> tuple[int, dict[str, float]]:
+    """Return the step whose policy an evaluation measured, and its metrics.
+
+    newest: the run's newest step, which an evaluation `after-…` measures; other labels begin with
+        `before` or `step-<number>`
+    """
+    when, _, kind = progress.label.rpartition("-")
     known = {"before": 0, "after": newest}
     step = known[when] if when in known else int(when.removeprefix("step-"))
-    found = {"reward": message.reward_sum / message.scored, "right": message.correct / message.scored}
-    return step, {f"eval_{kind}_{name}": value for name, value in (found | {"answers": float(message.scored)}).items()}
+    scored = progress.scored
+    return step, {
+        f"eval_{kind}_reward": progress.reward_sum / scored,
+        f"eval_{kind}_right": progress.correct / scored,
+        f"eval_{kind}_answers": float(scored),
+    }

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 from banyan.loggers import LoggedRun
 
 TAG = "banyan.run"
-STEP = "step"  # logged with the rest, which a server takes whole or not at all
+STEP = "step"  # logged with the rest, which a server accepts whole or not at all
 _LONGEST = 6000  # characters of a parameter
+_PARAMETERS_AT_ONCE = 100
 
 
 @dataclass
 class MLflow:
-    """A run there carries the id of the run here as a tag; the recipe's settings are its parameters."""
+    """A run of MLflow with the run's id as a tag, and the recipe's settings as parameters."""
 
     PACKAGE: ClassVar[tuple[str, str]] = ("mlflow", "mlflow-skinny==3.17.2")
 
@@ -30,34 +31,42 @@ class MLflow:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else a folder is refused
         from mlflow.tracking import MlflowClient
 
-        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or run.folder.resolve().as_uri()
-        self._client = MlflowClient(tracking_uri=uri)
+        default = os.environ.get("MLFLOW_TRACKING_URI") or run.folder.resolve().as_uri()
+        self._client = MlflowClient(tracking_uri=self.tracking_uri or default)
         experiment = self._client.get_experiment_by_name(self.experiment)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment)
-        found = self._client.search_runs([number], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
-        if not found:
+        if experiment:
+            number = experiment.experiment_id
+        else:
+            number = self._client.create_experiment(self.experiment)
+        tagged = f"tags.`{TAG}` = '{run.run_id}'"
+        runs = self._client.search_runs([number], tagged, max_results=1)
+        if not runs:
             self._create(number, run)
             return -1
-        self._id = found[0].info.run_id
+        self._id = runs[0].info.run_id
         self._client.update_run(self._id, status="RUNNING")
-        return int(found[0].data.metrics.get(STEP, -1))
+        return int(runs[0].data.metrics.get(STEP, -1))
 
     def _create(self, experiment: str, run: LoggedRun) -> None:
         from mlflow.entities import Param
 
-        made = self._client.create_run(experiment, run_name=run.run_id, tags={TAG: run.run_id})
-        self._id = made.info.run_id
+        tags = {TAG: run.run_id}
+        created = self._client.create_run(experiment, run_name=run.run_id, tags=tags)
+        self._id = created.info.run_id
         parameters = [Param(name, value[:_LONGEST]) for name, value in _flat(run.recipe)]
-        for start in range(0, len(parameters), 100):
-            self._client.log_batch(self._id, params=parameters[start : start + 100])
+        for start in range(0, len(parameters), _PARAMETERS_AT_ONCE):
+            part = parameters[start : start + _PARAMETERS_AT_ONCE]
+            self._client.log_batch(self._id, params=part)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        held = {} if all(name.startswith("eval_") for name in metrics) else {STEP: float(step)}
-        now = int(time.time() * 1000)
-        told = [Metric(name, value, now, step) for name, value in {**metrics, **held}.items()]
-        self._client.log_batch(self._id, metrics=told)
+        values = dict(metrics)
+        if not all(name.startswith("eval_") for name in metrics):
+            values[STEP] = float(step)
+        now_ms = int(time.time() * 1000)
+        batch = [Metric(name, value, now_ms, step) for name, value in values.items()]
+        self._client.log_batch(self._id, metrics=batch)
 
     def close(self) -> None:
         if self._id:
@@ -65,9 +74,12 @@ class MLflow:
 
 
 def _flat(recipe: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """A recipe's settings as `control.max_staleness` → "0"."""
-    found: list[tuple[str, str]] = []
+    """Return a recipe's settings by dotted name: `control.max_staleness` → "0"."""
+    settings: list[tuple[str, str]] = []
     for key, value in recipe.items():
         name = f"{prefix}{key}"
-        found += _flat(value, f"{name}.") if isinstance(value, Mapping) else [(name, str(value))]
-    return found
+        if isinstance(value, Mapping):
+            settings += _flat(value, f"{name}.")
+        else:
+            settings.append((name, str(value)))
+    return settings

@@ -1,4 +1,7 @@
-"""Weights & Biases. Without a network `mode: offline` (or WANDB_MODE=offline) keeps the run for `wandb sync`."""
+"""Weights & Biases.
+
+Without a network, `mode: offline` (or WANDB_MODE=offline) keeps the run for `wandb sync`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +11,15 @@ from banyan.loggers import LoggedRun
 
 MODES = ("", "online", "offline", "disabled")
 _LONGEST_ID = 64
-_INIT_S = 20.0  # wandb waits for a server that does not answer, also as the learner ends
+_INIT_S = 20.0  # wait for a server that does not answer, which delays the learner's end
 
 
 @dataclass
 class WeightsAndBiases:
-    """A run has the same id there. `step` is the axis of all curves: an evaluation may come after later steps."""
+    """A run of the same id at Weights & Biases.
+
+    `step` is the axis of all curves, since an evaluation may come after later steps.
+    """
 
     PACKAGE: ClassVar[tuple[str, str]] = ("wandb", "wandb==0.31.0")
 

@@ -74,7 +74,19 @@ class Loss(Protocol):
 _LIBRARY = Library(
     {
         cls.__name__: cls
-        for cls in (PpoClip, Gspo, Cispo, EchoClip, Reinforce, Otr, Dpo, Aggregate, Importance, Rejection, Composed)
+        for cls in (
+            PpoClip,
+            Gspo,
+            Cispo,
+            EchoClip,
+            Reinforce,
+            Otr,
+            Dpo,
+            Aggregate,
+            Importance,
+            Rejection,
+            Composed,
+        )
     }
 )
 

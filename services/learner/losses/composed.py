@@ -87,12 +87,19 @@ class Composed(settings.Composed):
         return (loss_P_T.masked_fill(~mask, 0.0) * weight_P_T).sum(), measures
 
     def _shaped(self, tokens: Tokens) -> torch.Tensor | None:
-        origins = [int(Origin[origin.upper()]) for origin, how in self.forced.items() if how == "shaped"]
+        origins = [
+            int(Origin[origin.upper()]) for origin, how in self.forced.items() if how == "shaped"
+        ]
         if not origins:
             return None
-        return torch.isin(tokens.origin_P_T, torch.tensor(origins, device=tokens.origin_P_T.device)) & tokens.mask_P_T
+        return (
+            torch.isin(tokens.origin_P_T, torch.tensor(origins, device=tokens.origin_P_T.device))
+            & tokens.mask_P_T
+        )
 
-    def _corrected(self, loss: torch.Tensor, tokens: Tokens, totals: Totals, measures: Measures) -> torch.Tensor:
+    def _corrected(
+        self, loss: torch.Tensor, tokens: Tokens, totals: Totals, measures: Measures
+    ) -> torch.Tensor:
         """Times the importance weights; nothing where rejected."""
         count = float(tokens.sampled_P_T.sum())
         if self.importance:
@@ -107,7 +114,9 @@ class Composed(settings.Composed):
             loss = loss.masked_fill(rejected, 0.0)
         return loss
 
-    def _regularised(self, loss: torch.Tensor, tokens: Tokens, old: torch.Tensor, measures: Measures) -> torch.Tensor:
+    def _regularised(
+        self, loss: torch.Tensor, tokens: Tokens, old: torch.Tensor, measures: Measures
+    ) -> torch.Tensor:
         """Plus the KL to the reference policy, minus the entropy bonus."""
         if self.kl and self.kl.where == "loss":
             assert tokens.reference_P_T is not None

@@ -38,7 +38,9 @@ class Dpo(settings.Dpo):
     def of(self, tokens: Tokens, totals: Totals) -> tuple[torch.Tensor, Measures]:
         """What a row's pairs add to the loss of the batch."""
         assert tokens.reference_P_T is not None
-        gained_P = (tokens.logp_P_T - tokens.reference_P_T).masked_fill(~tokens.mask_P_T, 0.0).sum(1)
+        gained_P = (
+            (tokens.logp_P_T - tokens.reference_P_T).masked_fill(~tokens.mask_P_T, 0.0).sum(1)
+        )
         margin = self.beta * (gained_P[0::2] - gained_P[1::2])
         loss = -torch.nn.functional.logsigmoid(margin).sum() / max(1, totals.paths // 2)
         return loss, {

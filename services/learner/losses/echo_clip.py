@@ -27,4 +27,6 @@ class EchoClip(settings.EchoClip):
 
     def range(self, confidence_P: torch.Tensor) -> torch.Tensor:
         """ε of each path."""
-        return self.eps_min + (self.eps_max - self.eps_min) * torch.sigmoid(self.kappa * (1 - confidence_P))
+        return self.eps_min + (self.eps_max - self.eps_min) * torch.sigmoid(
+            self.kappa * (1 - confidence_P)
+        )

@@ -24,7 +24,11 @@ class Gspo(settings.Gspo):
     def ratio(self, tokens: Tokens, old_P_T: torch.Tensor) -> torch.Tensor:
         """s for each token of its path, with the token's share of its gradient."""
         mask = tokens.mask_P_T
-        difference = (tokens.logp_P_T - old_P_T).masked_fill(~mask, 0.0).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+        difference = (
+            (tokens.logp_P_T - old_P_T)
+            .masked_fill(~mask, 0.0)
+            .clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+        )
         count_P_1 = mask.sum(1, keepdim=True).clamp_min(1).to(difference.dtype)
         total_P_1 = difference.detach().sum(1, keepdim=True)
         own = difference - difference.detach()

@@ -17,7 +17,9 @@ class Importance(settings.Importance):
         """Weight of each token, and whether it was beyond a bound."""
         log = tokens.correction()
         if self.level == "sequence":
-            log = log.sum(1, keepdim=True).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).expand_as(log)
+            log = (
+                log.sum(1, keepdim=True).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).expand_as(log)
+            )
         sampled = tokens.sampled_P_T
         free = log.exp().masked_fill(~sampled, 1.0)
         beyond = (free < self.floor) | (free > (self.cap or float("inf")))

@@ -38,10 +38,17 @@ class Tally:
         path = log.sum(1)[sampled.any(1)].clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
         token = log[sampled].exp()
         for name, weight in (("token", token), ("path", path)):
-            self.add({f"{name}_weight": (float(weight.sum()), len(weight)), f"{name}_square": (float(weight @ weight), 1.0)})
+            self.add(
+                {
+                    f"{name}_weight": (float(weight.sum()), len(weight)),
+                    f"{name}_square": (float(weight @ weight), 1.0),
+                }
+            )
         found = torch.bucketize(token, torch.tensor(EDGES, dtype=token.dtype, device=token.device))
         counts = torch.bincount(found, minlength=len(BINS)).tolist()
-        self.add({f"ratio_{name}": (float(n), len(token)) for name, n in zip(BINS, counts, strict=True)})
+        self.add(
+            {f"ratio_{name}": (float(n), len(token)) for name, n in zip(BINS, counts, strict=True)}
+        )
 
     def means(self) -> dict[str, float]:
         """By name; 0 of nothing."""
@@ -50,5 +57,9 @@ class Tally:
         return said | {"ess": self._effective("token"), "path_ess": self._effective("path")}
 
     def _effective(self, name: str) -> float:
-        total, count, square = self._sum[f"{name}_weight"], self._of[f"{name}_weight"], self._sum[f"{name}_square"]
+        total, count, square = (
+            self._sum[f"{name}_weight"],
+            self._of[f"{name}_weight"],
+            self._sum[f"{name}_square"],
+        )
         return total * total / (count * square) if count else 0.0

@@ -30,10 +30,18 @@ def check(model: PreTrainedModel) -> None:
         pieces = trees(eager_pass.prompt(model, eager_pass.PROMPT + 4 * _NODE).astype(np.int64))
         pieces = pieces if models.is_packed(model) else pieces[1:]
         row = packing.pack(pieces, sum(map(len, pieces)))[0]
-        paths = [np.append(piece.token_N[0], path.token_T).astype(np.int32) for piece in pieces for path in piece.paths]
+        paths = [
+            np.append(piece.token_N[0], path.token_T).astype(np.int32)
+            for piece in pieces
+            for path in piece.paths
+        ]
         expected = eager_pass.logprobs(model, paths)
         said = _said(model, row)
-    eager_pass.compare(model, READER, {kind: list(zip(found, expected, strict=True)) for kind, found in said.items()})
+    eager_pass.compare(
+        model,
+        READER,
+        {kind: list(zip(found, expected, strict=True)) for kind, found in said.items()},
+    )
 
 
 def _said(model: PreTrainedModel, row: PackedSequence) -> Mapping[str, list[Floats]]:
@@ -50,7 +58,9 @@ def _said(model: PreTrainedModel, row: PackedSequence) -> Mapping[str, list[Floa
 
 def _logprobs(model: PreTrainedModel, row: PackedSequence, state_N_H: torch.Tensor) -> list[Floats]:
     logp_E = models.predictions(model, state_N_H, row).logp_E.float().cpu().numpy()
-    return [logp_E[index_T[mask_T]] for index_T, mask_T in zip(row.index_P_T, row.mask_P_T, strict=True)]
+    return [
+        logp_E[index_T[mask_T]] for index_T, mask_T in zip(row.index_P_T, row.mask_P_T, strict=True)
+    ]
 
 
 def trees(token_N: Ints) -> list[TreePart]:
@@ -66,7 +76,9 @@ def trees(token_N: Ints) -> list[TreePart]:
     position_N = np.concatenate((top, start + _NODE + node, start + _NODE + node))
     plain = np.concatenate((prompt, rest[3]))
     return [
-        TreePart(forked, position_N, enter_N, leave_N, tuple(_path(forked, places) for places in below)),
+        TreePart(
+            forked, position_N, enter_N, leave_N, tuple(_path(forked, places) for places in below)
+        ),
         TreePart(plain, top, np.zeros_like(top), np.zeros_like(top), (_path(plain, top),)),
     ]
 

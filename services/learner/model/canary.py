@@ -18,7 +18,10 @@ from services.learner.packing.unroll import Ints, Path, TreePart
 
 Compute = Callable[[PackedSequence], Pass]
 TOKENS = 32
-TOLERANCES = {"float32": 0.01, "bfloat16": 0.2}  # nats, mean; three times what two implementations differ by in bfloat16
+TOLERANCES = {
+    "float32": 0.01,
+    "bfloat16": 0.2,
+}  # nats, mean; three times what two implementations differ by in bfloat16
 
 
 def tokens(vocabulary: int, count: int = TOKENS) -> Ints:
@@ -40,12 +43,18 @@ def of(model: PreTrainedModel, dtype: str, compute: Compute | None = None) -> di
     """The canary as a weight manifest carries it."""
     embeddings: Any = model.get_input_embeddings()
     token_N = tokens(len(embeddings.weight))
-    return {"tokens": token_N.tolist(), "logprobs": logprobs(model, token_N, compute), "tolerance": TOLERANCES[dtype]}
+    return {
+        "tokens": token_N.tolist(),
+        "logprobs": logprobs(model, token_N, compute),
+        "tolerance": TOLERANCES[dtype],
+    }
 
 
 def _piece(token_N: Ints) -> TreePart:
     """A tree of one node whose tokens, but for the first, are predicted."""
     count = len(token_N)
     zero_T, place_N = np.zeros(count - 1), np.arange(count, dtype=np.int64)
-    path = Path(place_N[:-1], token_N[1:], zero_T + 1.0, zero_T, zero_T, zero_T.astype(np.bool_), zero_T)
+    path = Path(
+        place_N[:-1], token_N[1:], zero_T + 1.0, zero_T, zero_T, zero_T.astype(np.bool_), zero_T
+    )
     return TreePart(token_N, place_N, np.zeros(count, np.int64), np.zeros(count, np.int64), (path,))

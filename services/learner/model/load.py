@@ -38,11 +38,15 @@ def load(folder: Path) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         refuse_untrainable(config)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True
+        )
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"cannot load a causal LM from {folder}: {' '.join(str(error).split())}") from None
+        raise InvalidInput(
+            f"cannot load a causal LM from {folder}: {' '.join(str(error).split())}"
+        ) from None
     finite.refuse(model.named_parameters(), folder)
     return prepare(model)
 
@@ -52,7 +56,9 @@ def prepare(model: Any) -> PreTrainedModel:
     refuse_untrainable(model.config)
     head = model.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
-        raise NotReady(f"{type(model).__name__} has a biased or no output layer, which the learner does not train yet")
+        raise NotReady(
+            f"{type(model).__name__} has a biased or no output layer, which the learner does not train yet"
+        )
     why = unpackable(model)
     if why:
         log.warning("%s: trees are not packed, each path is trained as a row of its own", why)
@@ -63,7 +69,9 @@ def prepare(model: Any) -> PreTrainedModel:
 
 def unpackable(model: Any) -> str:
     """Why a model cannot be packed; empty if it can."""
-    kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - _LAYERS)
+    kinds = sorted(
+        set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - _LAYERS
+    )
     if kinds:
         return f"model type {model.config.model_type!r} has {kinds[0]} layers, and only attention layers can be packed"
     if not getattr(model, "_supports_attention_backend", False):
@@ -89,7 +97,9 @@ def recompute(model: PreTrainedModel) -> None:
     Layers recompute only while they are training; what is inside them stays as it is, so there is still no dropout."""
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers or not model.supports_gradient_checkpointing:
-        raise NotReady(f"optimise.recompute: model type {model.config.model_type!r} cannot do that; set it to false")
+        raise NotReady(
+            f"optimise.recompute: model type {model.config.model_type!r} cannot do that; set it to false"
+        )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in layers:
         layer.training = True
@@ -99,29 +109,39 @@ def refuse_untrainable(config: Any) -> None:
     """Raises NotReady for models whose log-probs would be wrong."""
     kind = getattr(config, "model_type", "")
     if kind in _STATEFUL:
-        raise NotReady(f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: take another model")
+        raise NotReady(
+            f"model type {kind!r} {_STATEFUL[kind]}; the learner does not do that yet: take another model"
+        )
     for name, neutral in _SCALED.items():
         known = name in (_TIMES.get(kind), _OVER.get(kind))
         if not known and getattr(config, name, neutral) not in (None, neutral):
-            raise NotReady(f"model type {kind!r} sets {name}, which the learner does not do yet: take another model")
+            raise NotReady(
+                f"model type {kind!r} sets {name}, which the learner does not do yet: take another model"
+            )
 
 
 def logit_factor(config: Any) -> float:
     """The factor of the logits, applied before their cap."""
     kind = getattr(config, "model_type", "")
     times, over = _TIMES.get(kind), _OVER.get(kind)
-    factor: float = getattr(config, times) if times else 1.0 / getattr(config, over) if over else 1.0
+    factor: float = (
+        getattr(config, times) if times else 1.0 / getattr(config, over) if over else 1.0
+    )
     return factor
 
 
-def states(model: PreTrainedModel, row: PackedSequence, mask: TreeMask | None = None) -> torch.Tensor:
+def states(
+    model: PreTrainedModel, row: PackedSequence, mask: TreeMask | None = None
+) -> torch.Tensor:
     """The last layer's state of each unique token of a row: what its output layer reads. mask: the row's, if it is made."""
     weight: Any = model.get_input_embeddings().weight
     _refuse_beyond(model.config, int(row.position_N.max(initial=-1)) + 1)
     if not is_packed(model):
         return _flat(model, row, weight.device)
     mask = mask_of(model, row) if mask is None else mask
-    tokens, positions = (torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N))
+    tokens, positions = (
+        torch.from_numpy(a).to(weight.device)[None] for a in (row.token_N, row.position_N)
+    )
     found = model.base_model(input_ids=tokens, position_ids=positions, use_cache=False, tree=mask)
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
@@ -148,7 +168,9 @@ def _flat(model: PreTrainedModel, row: PackedSequence, device: torch.device) -> 
             f"model type {model.config.model_type!r} is trained flat, and a row holds {len(row.mask_P_T)} paths: pairs of "
             f"siblings cannot be; choose a loss of paths instead of dpo"
         )
-    found = model.base_model(input_ids=torch.from_numpy(row.token_N).to(device)[None], use_cache=False)
+    found = model.base_model(
+        input_ids=torch.from_numpy(row.token_N).to(device)[None], use_cache=False
+    )
     return found.last_hidden_state[0]  # type: ignore[no-any-return]
 
 
@@ -164,7 +186,10 @@ class Pass(NamedTuple):
 
 
 def predictions(
-    model: PreTrainedModel, state_N_H: torch.Tensor, row: PackedSequence, softening: Softening | None = None
+    model: PreTrainedModel,
+    state_N_H: torch.Tensor,
+    row: PackedSequence,
+    softening: Softening | None = None,
 ) -> Pass:
     """What the output layer says of a row, from its states."""
     cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
@@ -181,6 +206,8 @@ def output_weight(model: PreTrainedModel) -> torch.Tensor:
     return output.weight  # type: ignore[no-any-return]
 
 
-def forward(model: PreTrainedModel, row: PackedSequence, softening: Softening | None = None) -> Pass:
+def forward(
+    model: PreTrainedModel, row: PackedSequence, softening: Softening | None = None
+) -> Pass:
     """One pass over a row's unique tokens."""
     return predictions(model, states(model, row), row, softening)

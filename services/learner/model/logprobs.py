@@ -37,18 +37,24 @@ class _TokenLogProbs(torch.autograd.Function):
             logits = logits_of(hidden_R_H[places], weight_V_H, temperature_R[places], cap)
             probabilities = logits.softmax(1)
             top, at_top = logits.max(1)
-            total = top - probabilities.gather(1, at_top[:, None])[:, 0].log()  # log-sum-exp without a second exponential
+            total = (
+                top - probabilities.gather(1, at_top[:, None])[:, 0].log()
+            )  # log-sum-exp without a second exponential
             at = (row_E[predictions] - places.start, token_E[predictions])
             logp_E[predictions] = logits[at] - total[at[0]]
             entropy_R[places] = total - torch.linalg.vecdot(probabilities, logits)
             kept.append(probabilities.to(hidden_R_H.dtype) if keep else torch.empty(0))
-        ctx.save_for_backward(hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R)
+        ctx.save_for_backward(
+            hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R
+        )
         ctx.kept, ctx.cap = kept, cap
         ctx.set_materialize_grads(False)  # entropies without a gradient cost nothing
         return logp_E, entropy_R
 
     @staticmethod
-    def backward(ctx: Any, grad_E: torch.Tensor | None, grad_R: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_E: torch.Tensor | None, grad_R: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         hidden_R_H, weight_V_H, temperature_R, row_E, token_E, logp_E, entropy_R = ctx.saved_tensors
         grad_E = torch.zeros_like(logp_E) if grad_E is None else grad_E
         grad_hidden = torch.empty_like(hidden_R_H)
@@ -67,10 +73,14 @@ class _TokenLogProbs(torch.autograd.Function):
                 0, rows, grad_E[predictions]
             )
             cool = temperature_R[places].to(grad_E.dtype)
-            spread = None if grad_R is None else _spread(kept, entropy_R[places], grad_R[places] / cool)
+            spread = (
+                None if grad_R is None else _spread(kept, entropy_R[places], grad_R[places] / cool)
+            )
             slope = kept.mul_((-sums / cool).to(kept.dtype)[:, None])
             exact = (grad_E[predictions] - sums[rows] * logp_E[predictions].exp()) / cool[rows]
-            slope[rows, token_E[predictions]] = exact.to(slope.dtype)  # 1 − p of a sure token is lost in bfloat16
+            slope[rows, token_E[predictions]] = exact.to(
+                slope.dtype
+            )  # 1 − p of a sure token is lost in bfloat16
             if spread is not None:
                 slope += spread.to(slope.dtype)
             if bend is not None:
@@ -83,7 +93,14 @@ class _TokenLogProbs(torch.autograd.Function):
                 grad = grad.to(grad_E.dtype)
             grad_weight = grad if grad_weight is None else grad_weight.add_(grad)
         ctx.kept = []
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight_V_H.dtype), None, None, None, None
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight_V_H.dtype),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> torch.Tensor:
@@ -92,7 +109,9 @@ def _spread(p: torch.Tensor, entropy_R: torch.Tensor, grad_R: torch.Tensor) -> t
     return -(torch.xlogy(wide, wide) + wide * entropy_R[:, None]) * grad_R[:, None]
 
 
-def logits_of(hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None) -> torch.Tensor:
+def logits_of(
+    hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, cap: float | None
+) -> torch.Tensor:
     wide = torch.promote_types(hidden.dtype, torch.float32)
     logits = torch.nn.functional.linear(hidden, weight).to(wide)
     if cap is not None:
@@ -110,12 +129,17 @@ def chunks(places: int, vocabulary: int, row_E: torch.Tensor) -> Iterator[tuple[
     size = max(1, CHUNK_NUMBERS // vocabulary)
     for start in range(0, places, size):
         stop = min(start + size, places)
-        first, last = torch.searchsorted(row_E, torch.tensor([start, stop], device=row_E.device)).tolist()
+        first, last = torch.searchsorted(
+            row_E, torch.tensor([start, stop], device=row_E.device)
+        ).tolist()
         yield slice(start, stop), slice(first, last)
 
 
 def token_logprobs(
-    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: PackedSequence, cap: float | None = None
+    hidden_N_H: torch.Tensor,
+    weight_V_H: torch.Tensor,
+    row: PackedSequence,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each prediction of a row, and the entropy of the (tempered) distribution at each place. cap: of logits."""
 
@@ -123,5 +147,9 @@ def token_logprobs(
         return torch.from_numpy(values).to(hidden_N_H.device)
 
     place_R = tensor(row.place_R)
-    temperature_R, row_E, token_E = tensor(row.temperature_R), tensor(row.row_E), tensor(row.token_E)
+    temperature_R, row_E, token_E = (
+        tensor(row.temperature_R),
+        tensor(row.row_E),
+        tensor(row.token_E),
+    )
     return _TokenLogProbs.apply(hidden_N_H[place_R], weight_V_H, temperature_R, row_E, token_E, cap)  # type: ignore[no-any-return,no-untyped-call]

@@ -34,13 +34,23 @@ class BaseModel:
     @classmethod
     def of(cls, folder: Path, wanted: str) -> "BaseModel":
         """The model that lies in `folder`, for which the recipe says `wanted`."""
-        weights = [path for pattern in ("*.safetensors", "*.bin") for path in sorted(folder.glob(pattern))]
-        parts = b"".join(path.name.encode() + digest_of(path) for path in (*weights, folder / "config.json"))
-        at_hub = wanted.count("/") == 1 and not wanted.startswith((".", "~", "/")) and not Path(wanted).is_dir()
+        weights = [
+            path for pattern in ("*.safetensors", "*.bin") for path in sorted(folder.glob(pattern))
+        ]
+        parts = b"".join(
+            path.name.encode() + digest_of(path) for path in (*weights, folder / "config.json")
+        )
+        at_hub = (
+            wanted.count("/") == 1
+            and not wanted.startswith((".", "~", "/"))
+            and not Path(wanted).is_dir()
+        )
         return cls(wanted if at_hub else str(folder.resolve()), blake3(parts).hexdigest())
 
 
-def load(folder: Path, lora: Lora, seed: int, kept: Path | None, base: BaseModel) -> PreTrainedModel:
+def load(
+    folder: Path, lora: Lora, seed: int, kept: Path | None, base: BaseModel
+) -> PreTrainedModel:
     """The base in a folder with a new adapter, or with that of a checkpoint. Raises InvalidInput, NotReady."""
     if kept is not None:
         refuse_other_base(kept, base)
@@ -66,12 +76,19 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> PreTrainedModel:
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     _refuse_unknown(model, targets)
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             inject_adapter_in_model(config, model)
-        except ValueError as error:  # such as a matrix of Mamba that its kernels read past the layer
+        except (
+            ValueError
+        ) as error:  # such as a matrix of Mamba that its kernels read past the layer
             raise InvalidInput(f"optimise.lora: {' '.join(str(error).split())}") from None
     _refuse_untrainable(model)
     model.eval()  # type: ignore[no-untyped-call]
@@ -82,12 +99,20 @@ def _refuse_unknown(model: PreTrainedModel, targets: str | Iterable[str]) -> Non
     """Raises InvalidInput for a target that is the end of no matrix's name, or that is read past the layers."""
     if isinstance(targets, str):
         return
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    known = sorted({name.rsplit(".", 1)[-1] for name, layer in layers.items() if layer is not _output(model)})
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    known = sorted(
+        {name.rsplit(".", 1)[-1] for name, layer in layers.items() if layer is not _output(model)}
+    )
     for target in targets:
         found = [layer for name, layer in layers.items() if f".{name}".endswith(f".{target}")]
         if not found or _output(model) in found:
-            raise InvalidInput(f"optimise.lora.targets: {target!r} is none of the model's matrices: {', '.join(known)}")
+            raise InvalidInput(
+                f"optimise.lora.targets: {target!r} is none of the model's matrices: {', '.join(known)}"
+            )
 
 
 def _output(model: PreTrainedModel) -> Any:
@@ -98,7 +123,9 @@ def _refuse_untrainable(model: PreTrainedModel) -> None:
     """Raises NotReady for layers that are no plain matrices."""
     for name, layer in _layers(model).items():
         if not isinstance(layer.base_layer, torch.nn.Linear):
-            raise NotReady(f"optimise.lora: {name} is a {type(layer.base_layer).__name__}; only plain matrices are adapted")
+            raise NotReady(
+                f"optimise.lora: {name} is a {type(layer.base_layer).__name__}; only plain matrices are adapted"
+            )
 
 
 def _layers(model: PreTrainedModel) -> dict[str, Any]:
@@ -119,7 +146,12 @@ def stored_name(name: str) -> str:
 def config(model: PreTrainedModel, base: str) -> dict[str, Any]:
     """What PEFT needs to know to load the adapter again; `base`: a folder or a hub id."""
     held: Any = model.peft_config[_NAME]
-    said = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": True}
+    said = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+    }
     numbers = {"r": held.r, "lora_alpha": held.lora_alpha, "lora_dropout": 0.0, "bias": "none"}
     return {**said, **numbers, "target_modules": _targets(model)}
 
@@ -129,7 +161,11 @@ def _targets(model: PreTrainedModel) -> list[str]:
     held = set(_layers(model))
     ends = {name.rsplit(".", 1)[-1] for name in held}
     inner = (".lora_", ".base_layer")
-    named = {n for n, _ in model.named_modules() if n.rsplit(".", 1)[-1] in ends and not any(i in n for i in inner)}
+    named = {
+        n
+        for n, _ in model.named_modules()
+        if n.rsplit(".", 1)[-1] in ends and not any(i in n for i in inner)
+    }
     return sorted(ends if named == held else held)
 
 
@@ -137,9 +173,13 @@ def _targets(model: PreTrainedModel) -> list[str]:
 def restore(model: PreTrainedModel, held: Mapping[str, torch.Tensor]) -> None:
     """Takes an adapter's tensors, named as PEFT names them. Raises InvalidInput for those of another adapter."""
     own = {stored_name(name): p for name, p in model.named_parameters() if ".lora_" in name}
-    odd = sorted(set(own) ^ set(held)) or sorted(n for n, p in own.items() if p.shape != held[n].shape)
+    odd = sorted(set(own) ^ set(held)) or sorted(
+        n for n, p in own.items() if p.shape != held[n].shape
+    )
     if odd:
-        raise InvalidInput(f"the adapter does not fit the recipe's optimise.lora and model: {odd[0]} is not of both")
+        raise InvalidInput(
+            f"the adapter does not fit the recipe's optimise.lora and model: {odd[0]} is not of both"
+        )
     for name, parameter in own.items():
         parameter.copy_(held[name])
 
@@ -163,7 +203,9 @@ def matrices(model: PreTrainedModel) -> dict[str, Matrix]:
     """Those with an adapter, by the name that they have without one."""
 
     def found(name: str, layer: Any) -> Matrix:
-        return Matrix(f"{name}.lora_A.{_NAME}.weight", f"{name}.lora_B.{_NAME}.weight", layer.scaling[_NAME])
+        return Matrix(
+            f"{name}.lora_A.{_NAME}.weight", f"{name}.lora_B.{_NAME}.weight", layer.scaling[_NAME]
+        )
 
     return {f"{name}.weight": found(name, layer) for name, layer in _layers(model).items()}
 
@@ -180,12 +222,19 @@ def sizes(model: PreTrainedModel, trained: Mapping[str, torch.Tensor]) -> tuple[
         weight = layer.base_layer.weight
         rows, columns = weight.shape
         base += _square(weight.to_local() if hasattr(weight, "to_local") else weight)
-        moved += matrix.scaling**2 * (rows * _square(trained[matrix.a]) + columns * _square(trained[matrix.b]))
+        moved += matrix.scaling**2 * (
+            rows * _square(trained[matrix.a]) + columns * _square(trained[matrix.b])
+        )
     return base, moved
 
 
 def _square(tensor: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))) ** 2
+    return (
+        float(
+            torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+        )
+        ** 2
+    )
 
 
 def plain_name(name: str) -> str:
@@ -198,5 +247,9 @@ def merged(model: PreTrainedModel, trained: Mapping[str, torch.Tensor]) -> dict[
     """All tensors of the plain model that computes the same, by its own names. `trained`: the adapter's exact tensors, by
     the names that they have in the model."""
     state = model.state_dict()
-    plain = {plain_name(name): tensor.detach() for name, tensor in state.items() if ".lora_" not in name}
-    return plain | {name: matrix.merged(plain[name], trained) for name, matrix in matrices(model).items()}
+    plain = {
+        plain_name(name): tensor.detach() for name, tensor in state.items() if ".lora_" not in name
+    }
+    return plain | {
+        name: matrix.merged(plain[name], trained) for name, matrix in matrices(model).items()
+    }

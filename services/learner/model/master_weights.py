@@ -31,7 +31,9 @@ class Masters:
         self.weights = [p.detach().clone() for p in self._parameters]
         for frozen in (p for _, p in named if not p.requires_grad):
             frozen.data = frozen.data.to(dtype)
-        for index, (parameter, master) in enumerate(zip(self._parameters, self.weights, strict=True)):
+        for index, (parameter, master) in enumerate(
+            zip(self._parameters, self.weights, strict=True)
+        ):
             master.grad = torch.zeros_like(master)
             parameter.data = parameter.data.to(dtype)
             parameter.register_post_accumulate_grad_hook(partial(self._collect, index))  # type: ignore[no-untyped-call]
@@ -81,8 +83,12 @@ class Masters:
         if self.adapted:
             return {lora.stored_name(name): weight for name, weight in self._named().items()}
         tied = {p.data_ptr() for p in self._parameters}
-        rest = {n: t.detach() for n, t in self._model.state_dict().items() if t.data_ptr() not in tied}
+        rest = {
+            n: t.detach() for n, t in self._model.state_dict().items() if t.data_ptr() not in tied
+        }
         return rest | self._named()
 
     def _named(self) -> dict[str, torch.Tensor]:
-        return {name: weight.detach() for name, weight in zip(self.names, self.weights, strict=True)}
+        return {
+            name: weight.detach() for name, weight in zip(self.names, self.weights, strict=True)
+        }

@@ -23,7 +23,9 @@ def write(kept: Path, base: Path, name: str, to: Path) -> None:
     model = adapter.attach(models.load(base), lora, seed=0)
     adapter.restore(model, load_file(kept / checkpoint.ADAPTER))
     to.mkdir(parents=True, exist_ok=True)
-    safetensors_writer.write(to / checkpoint.MODEL, _once(adapter.merged(model, dict(model.named_parameters()))))
+    safetensors_writer.write(
+        to / checkpoint.MODEL, _once(adapter.merged(model, dict(model.named_parameters())))
+    )
     for source in checkpoint.beside(base, whole=True):
         shutil.copyfile(source, to / source.name)
     model_files.say_float32(to)

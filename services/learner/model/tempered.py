@@ -61,7 +61,9 @@ class _Softened(torch.autograd.Function):
             logits = logits_of(hidden, weight_V_H, cool, ctx.cap)
             logp = logits.log_softmax(1)
             open_ = torch.softmax(logits / ctx.kappa, 1) * (logp > LEAST)
-            slope = (open_ - logp.exp() * open_.sum(1, keepdim=True)) * (grad_R[places] / cool.to(grad_R.dtype))[:, None]
+            slope = (open_ - logp.exp() * open_.sum(1, keepdim=True)) * (
+                grad_R[places] / cool.to(grad_R.dtype)
+            )[:, None]
             if ctx.cap is not None:
                 slope = slope * bend_of(logits, cool, ctx.cap)
             slope = slope.to(hidden.dtype)
@@ -69,15 +71,25 @@ class _Softened(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 grad = (slope.t() @ hidden).to(grad_R.dtype)
                 grad_weight = grad if grad_weight is None else grad_weight.add_(grad)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight_V_H.dtype), *(None,) * 5
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight_V_H.dtype),
+            *(None,) * 5,
+        )
 
 
 def softened(
-    hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, row: PackedSequence, softening: Softening, cap: float | None = None
+    hidden_N_H: torch.Tensor,
+    weight_V_H: torch.Tensor,
+    row: PackedSequence,
+    softening: Softening,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """log π' of each prediction of a row, without a gradient; and C of each place, if it is needed. cap: of logits."""
     arrays = row.place_R, row.temperature_R, row.row_E, row.token_E
-    place_R, temperature_R, row_E, token_E = (torch.from_numpy(a).to(hidden_N_H.device) for a in arrays)
+    place_R, temperature_R, row_E, token_E = (
+        torch.from_numpy(a).to(hidden_N_H.device) for a in arrays
+    )
     with torch.set_grad_enabled(softening.mean and torch.is_grad_enabled()):
         given = hidden_N_H[place_R], weight_V_H, temperature_R, row_E, token_E, softening.kappa, cap
         soft_E, mean_R = _Softened.apply(*given)  # type: ignore[no-untyped-call]

@@ -75,7 +75,9 @@ class HeadTrainer:
     @staticmethod
     def _column(batch: list[Batch], name: str) -> torch.Tensor:
         device = batch[0][0].device
-        return torch.cat([torch.from_numpy(getattr(watched, name)).float().to(device) for _, watched in batch])
+        return torch.cat(
+            [torch.from_numpy(getattr(watched, name)).float().to(device) for _, watched in batch]
+        )
 
     def _note(self, raw: torch.Tensor, label: torch.Tensor, weight: torch.Tensor) -> None:
         """Keeps what the head said and what came of it; calibrates it anew."""
@@ -87,8 +89,14 @@ class HeadTrainer:
         self.head.heard.fill_(float(self.steps >= self.settings.cold_steps))
 
     @staticmethod
-    def _metrics(loss: float, p: torch.Tensor, label: torch.Tensor, said: torch.Tensor) -> dict[str, float]:
-        found = {"head_observations": float(len(label)), "head_positives": float(label.mean()), "head_loss": loss}
+    def _metrics(
+        loss: float, p: torch.Tensor, label: torch.Tensor, said: torch.Tensor
+    ) -> dict[str, float]:
+        found = {
+            "head_observations": float(len(label)),
+            "head_positives": float(label.mean()),
+            "head_loss": loss,
+        }
         found["head_brier"] = float((p - label).square().mean())
         heard = said.isfinite()
         if bool(heard.any()):
@@ -119,14 +127,24 @@ class HeadTrainer:
         self._window.extend((raw, label, weight) for raw, label, weight in held[_WINDOW].tolist())
         self._adam.state.clear()
         for name, weight in self._named.items():
-            kinds = {key.removeprefix(_ADAM).split(".", 1)[0] for key in held if key.startswith(_ADAM)}
-            own = {kind: held[f"{_ADAM}{kind}.{name}"] for kind in kinds if f"{_ADAM}{kind}.{name}" in held}
+            kinds = {
+                key.removeprefix(_ADAM).split(".", 1)[0] for key in held if key.startswith(_ADAM)
+            }
+            own = {
+                kind: held[f"{_ADAM}{kind}.{name}"]
+                for kind in kinds
+                if f"{_ADAM}{kind}.{name}" in held
+            }
             # Its count of steps is read on the host, wherever it computes (torch.optim.Adam).
-            kept = {k: t.to("cpu" if k == "step" else weight.device, copy=True) for k, t in own.items()}
+            kept = {
+                k: t.to("cpu" if k == "step" else weight.device, copy=True) for k, t in own.items()
+            }
             if kept:
                 self._adam.state[weight] = kept
 
 
-def made(size: int, settings: Settings | None, seed: int, device: torch.device) -> HeadTrainer | None:
+def made(
+    size: int, settings: Settings | None, seed: int, device: torch.device
+) -> HeadTrainer | None:
     """The trainer of a recipe's head; None where it asks for none."""
     return None if settings is None else HeadTrainer(size, settings, seed, device)

@@ -42,21 +42,32 @@ def joined(parts: Iterable[tuple[Watched, Ints]]) -> Watched:
     held = [(w, place_S) for w, place_S in parts if len(w)]
     if not held:
         return NOTHING
-    rest = [np.concatenate([getattr(w, name) for w, _ in held]) for name in ("label_S", "kept_S", "said_S")]
+    rest = [
+        np.concatenate([getattr(w, name) for w, _ in held])
+        for name in ("label_S", "kept_S", "said_S")
+    ]
     return Watched(np.concatenate([place_S for _, place_S in held]), *rest)
 
 
 def of_path(
-    observations: Sequence[Observation], reward: float, predictor_T: Ints, said_T: Floats, foreign_T: Any
+    observations: Sequence[Observation],
+    reward: float,
+    predictor_T: Ints,
+    said_T: Floats,
+    foreign_T: Any,
 ) -> Watched:
     """What a path shows. A token's score was read where the token is predicted from. Rewards beyond 0..1 count as 0 or 1."""
     if not observations or not np.isfinite(reward):
         return NOTHING
     at = np.array([o.at for o in observations], np.int64)
     if at.min() < 0 or at.max() >= len(predictor_T):
-        raise InvalidInput(f"a head is observed at policy token {at.max()} of a path that has {len(predictor_T)}")
+        raise InvalidInput(
+            f"a head is observed at policy token {at.max()} of a path that has {len(predictor_T)}"
+        )
     kept_S = np.array([o.kept for o in observations])
     if not ((kept_S > 0.0) & (kept_S <= 1.0)).all():
-        raise InvalidInput(f"a path that is there was kept with a probability in (0, 1], not {kept_S.min()}..{kept_S.max()}")
+        raise InvalidInput(
+            f"a path that is there was kept with a probability in (0, 1], not {kept_S.min()}..{kept_S.max()}"
+        )
     label_S = np.full(len(at), min(1.0, max(0.0, reward)))
     return Watched(predictor_T[at], label_S, kept_S, np.where(foreign_T[at], np.nan, said_T[at]))

@@ -44,7 +44,10 @@ def _of_block(enter_N: Any, leave_N: Any, at: int) -> list[Span]:
     starts = np.flatnonzero(np.diff(enter_N, prepend=enter_N[0] - 1))
     stops = np.append(starts[1:], len(enter_N))
     ends = np.searchsorted(enter_N, leave_N[starts], "right")
-    return [Span(int(a) + at, int(b) + at, int(c) + at) for a, b, c in zip(starts, stops, ends, strict=True)]
+    return [
+        Span(int(a) + at, int(b) + at, int(c) + at)
+        for a, b, c in zip(starts, stops, ends, strict=True)
+    ]
 
 
 def _joined(found: Sequence[Span]) -> list[Span]:

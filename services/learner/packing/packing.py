@@ -74,7 +74,12 @@ def _common(pieces: Sequence[TreePart]) -> int:
 def _row(pieces: Sequence[TreePart]) -> PackedSequence:
     trunk = _common(pieces)
     starts = np.cumsum([trunk, *(len(p) - trunk for p in pieces)])
-    paths = [(path, int(at)) for piece, at in zip(pieces, starts, strict=False) for path in piece.paths if len(path.token_T)]
+    paths = [
+        (path, int(at))
+        for piece, at in zip(pieces, starts, strict=False)
+        for path in piece.paths
+        if len(path.token_T)
+    ]
     place = np.concatenate([_moved(p.predictor_T, trunk, at) for p, at in paths])
     temperature = np.concatenate([path.temperature_T for path, _ in paths])
     token = np.concatenate([path.token_T for path, _ in paths])
@@ -87,7 +92,9 @@ def _row(pieces: Sequence[TreePart]) -> PackedSequence:
     index_P_T[mask_P_T] = index
 
     def tokens(name: str) -> Any:
-        return np.concatenate([getattr(pieces[0], name)[:trunk], *(getattr(p, name)[trunk:] for p in pieces)])
+        return np.concatenate(
+            [getattr(pieces[0], name)[:trunk], *(getattr(p, name)[trunk:] for p in pieces)]
+        )
 
     def padded(name: str, dtype: type) -> Any:
         return _padded([getattr(p, name) for p, _ in paths], dtype)
@@ -111,7 +118,9 @@ def _row(pieces: Sequence[TreePart]) -> PackedSequence:
         advantage_P_T=padded("advantage_T", np.float64),
         share_P_T=padded("share_T", np.float64),
         origin_P_T=padded("origin_T", np.int64),
-        watched=watched.joined((p.watched, _moved(p.watched.place_S, trunk, at)) for p, at in paths),
+        watched=watched.joined(
+            (p.watched, _moved(p.watched.place_S, trunk, at)) for p, at in paths
+        ),
     )
 
 

@@ -21,10 +21,16 @@ def pairs(view: TreeView, leaf_L: Floats, node_N: Floats | None, taught: Taught)
     worth_N = _worth(view, leaf_L, node_N)
     found: list[Pair] = []
     for node in view.nodes:
-        able = [i for i in node.children if np.isfinite(worth_N[i]) and view.nodes[i].trained and len(view.nodes[i])]
+        able = [
+            i
+            for i in node.children
+            if np.isfinite(worth_N[i]) and view.nodes[i].trained and len(view.nodes[i])
+        ]
         ranked = sorted(able, key=lambda i: (-worth_N[i], i))
         chosen = ranked[:1] if taught.pairs == "best" else ranked
-        found += [(a, b) for a in chosen for b in ranked if worth_N[a] - worth_N[b] >= taught.margin]
+        found += [
+            (a, b) for a in chosen for b in ranked if worth_N[a] - worth_N[b] >= taught.margin
+        ]
     return found
 
 
@@ -35,11 +41,18 @@ def _worth(view: TreeView, leaf_L: Floats, node_N: Floats | None) -> Floats:
         total[view.path(leaf)] += leaf_L[leaf]
         count[view.path(leaf)] += 1
     worth_N = total if node_N is None else node_N
-    return np.where(count > 0, worth_N / np.maximum(count, 1) if node_N is None else worth_N, np.nan)
+    return np.where(
+        count > 0, worth_N / np.maximum(count, 1) if node_N is None else worth_N, np.nan
+    )
 
 
 def pieces(
-    view: TreeView, leaf_L: Floats, node_N: Floats | None, policy: bytes, budget: int, taught: Taught
+    view: TreeView,
+    leaf_L: Floats,
+    node_N: Floats | None,
+    policy: bytes,
+    budget: int,
+    taught: Taught,
 ) -> Iterator[TreePart]:
     """The pairs of a tree, cut into pieces whose unique tokens fit the budget. A pair is never cut."""
     held: set[int] = set()
@@ -66,7 +79,11 @@ def _above(view: TreeView, node: int) -> list[int]:
 
 def _piece(view: TreeView, order: Sequence[int], run: Sequence[Pair], policy: bytes) -> TreePart:
     facts = unroll.facts_of(view, order, policy)
-    sides = [_side(facts[node], sign) for pair in run for node, sign in zip(pair, (1.0, -1.0), strict=True)]
+    sides = [
+        _side(facts[node], sign)
+        for pair in run
+        for node, sign in zip(pair, (1.0, -1.0), strict=True)
+    ]
     return unroll.piece_of(view, order, sides)
 
 

@@ -108,11 +108,18 @@ def unroll(
     facts = facts_of(view, order, policy, taught)
     shares = _shares(view, leaf_L)
     return piece_of(
-        view, order, [_path(view, leaf, facts, float(leaf_L[leaf]), node_N, shares, observed) for leaf in leaves]
+        view,
+        order,
+        [
+            _path(view, leaf, facts, float(leaf_L[leaf]), node_N, shares, observed)
+            for leaf in leaves
+        ],
     )
 
 
-def facts_of(view: TreeView, order: Sequence[int], policy: bytes, taught: Taught = PATHS) -> dict[int, Path]:
+def facts_of(
+    view: TreeView, order: Sequence[int], policy: bytes, taught: Taught = PATHS
+) -> dict[int, Path]:
     """What each of the nodes `order`, in DFS order, adds to the paths that run through it."""
     sizes = [len(view.nodes[i]) for i in order]
     starts = dict(zip(order, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True)) if order else {}
@@ -151,7 +158,9 @@ def _last_descendants(view: TreeView) -> list[int]:
     return last
 
 
-def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes, taught: Taught) -> Path:
+def _facts(
+    view: TreeView, index: int, starts: dict[int, int], policy: bytes, taught: Taught
+) -> Path:
     """What one node adds to the paths that run through it; nothing if it is context."""
     node = view.nodes[index]
     place = starts[index] + np.arange(len(node), dtype=np.int64)
@@ -159,22 +168,36 @@ def _facts(view: TreeView, index: int, starts: dict[int, int], policy: bytes, ta
     segment = node.segment
     forced = segment.kind is Kind.FORCED and segment.origin in taught.forced
     keep = slice(0 if before is not None else 1, None) if node.trained or forced else slice(0, 0)
-    predictor_T = np.concatenate([np.array([-1 if before is None else before]), place[:-1]]) if len(node) else place
-    certain = node.trained and not segment.sampling.temperature  # a greedy token was drawn with probability 1
+    predictor_T = (
+        np.concatenate([np.array([-1 if before is None else before]), place[:-1]])
+        if len(node)
+        else place
+    )
+    certain = (
+        node.trained and not segment.sampling.temperature
+    )  # a greedy token was drawn with probability 1
     drawn = np.zeros_like(segment.logprobs_T) if certain else segment.logprobs_T
     drawn = segment.sampled_logprobs_T if len(segment.sampled_logprobs_T) else drawn
     said = segment.signals.head_T
-    temperature = segment.sampling.temperature or 1.0  # a greedy token's log-prob is that of the untempered distribution
+    temperature = (
+        segment.sampling.temperature or 1.0
+    )  # a greedy token's log-prob is that of the untempered distribution
     count = len(place[keep])
     return Path(
         predictor_T=predictor_T[keep].astype(np.int64),
         token_T=node.tokens_T[keep].astype(np.int64),
         temperature_T=np.full(count, temperature),
         behaviour_T=node.logprobs_T[keep].astype(np.float64),
-        drawn_T=drawn[node.start : node.stop][keep].astype(np.float64) if len(drawn) else np.zeros(count),
-        foreign_T=np.full(count, segment.policy != policy and not (forced and not len(segment.logprobs_T))),
+        drawn_T=drawn[node.start : node.stop][keep].astype(np.float64)
+        if len(drawn)
+        else np.zeros(count),
+        foreign_T=np.full(
+            count, segment.policy != policy and not (forced and not len(segment.logprobs_T))
+        ),
         advantage_T=np.zeros(count),
-        said_T=said[node.start : node.stop][keep].astype(np.float64) if len(said) else np.full(count, np.nan),
+        said_T=said[node.start : node.stop][keep].astype(np.float64)
+        if len(said)
+        else np.full(count, np.nan),
         origin_T=np.full(count, int(segment.origin) if forced else 0),
     )
 
@@ -199,7 +222,9 @@ def _path(
     observed: Observed,
 ) -> Path:
     steps = [(i, facts[i]) for i in view.path(leaf) if len(facts[i].token_T)]
-    worth = [np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps]
+    worth = [
+        np.full(len(f.token_T), advantage if node_N is None else float(node_N[i])) for i, f in steps
+    ]
 
     def joined(name: str, dtype: type) -> Any:
         return np.concatenate([np.zeros(0, dtype), *(getattr(f, name) for _, f in steps)])
@@ -221,7 +246,11 @@ def _path(
         foreign_T=foreign_T,
         advantage_T=np.concatenate([np.zeros(0), *worth]),
         said_T=said_T,
-        share_T=np.concatenate([np.zeros(0), *(np.full(len(f.token_T), share_N[i]) for i, f in steps)]),
+        share_T=np.concatenate(
+            [np.zeros(0), *(np.full(len(f.token_T), share_N[i]) for i, f in steps)]
+        ),
         origin_T=origin_T,
-        watched=watched.of_path(at, reward, predictor_T[sampled], said_T[sampled], foreign_T[sampled]),
+        watched=watched.of_path(
+            at, reward, predictor_T[sampled], said_T[sampled], foreign_T[sampled]
+        ),
     )

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and by whom: a thread of their own, one at a time, from a snapshot."""
+"""The timing of checkpoints; a thread of their own writes them, one at a time, from a snapshot."""
 
 import asyncio
 import logging
@@ -17,14 +17,18 @@ log = logging.getLogger(__name__)
 
 _GUESSED_BYTES_PER_S = 200e6  # until the first one has been measured
 _SLOWEST_BYTES_PER_S = 5e6  # of a disk that others write to as well
-_LEAST_S = 600.0  # of a small one on a disk that hangs for a while
+_LEAST_S = 600.0  # for a small one on a disk that hangs for a while
 
 
 class Checkpointer:
-    """Writes checkpoints of one run. `base`: where config and tokenizer come from."""
+    """Writes the checkpoints of one run, every `every` steps (0: by their cost).
+
+    base: folder that configuration and tokenizer come from
+    """
 
     def __init__(self, folder: Path, base: Path, torch_thread: TorchThread, every: int) -> None:
-        self.folder, self._base, self._torch, self._every = folder, base, torch_thread, every
+        self.folder, self._base = folder, base
+        self._torch, self._every = torch_thread, every
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._cost_s = torch_thread.trained_bytes() / _GUESSED_BYTES_PER_S
         self._since = time.monotonic()
@@ -34,18 +38,30 @@ class Checkpointer:
         self._writing: asyncio.Task[Path] | None = None
 
     def begin(self, step: int) -> None:
-        """Nothing has to be kept before `step`."""
+        """Count from `step`: nothing before it needs a checkpoint."""
         self._last_step, self._since = step, time.monotonic()
 
     async def consider(self, mark: Mark) -> None:
-        """Starts one in the background if it is due. A failure is logged and tried again when the next is due."""
-        if self._writing is not None and self._writing.done():
-            self._report()
-        since = time.monotonic() - self._since
-        if self._writing is None and checkpoint.due(self._every, mark.step, self._last_step, since, self._cost_s):
-            self._writing = asyncio.create_task(self._write(mark, apart=True))
+        """Start a checkpoint in the background if it is due.
 
-    def _report(self) -> None:
+        A failure is logged, and the next try is made when the next checkpoint is due.
+        """
+        if self._writing is not None and self._writing.done():
+            self._finish()
+        if self._writing is None and self._due(mark.step):
+            self._writing = asyncio.create_task(self._write(mark, copied=True))
+
+    def _due(self, step: int) -> bool:
+        return checkpoint.due(
+            every=self._every,
+            step=step,
+            last_step=self._last_step,
+            since_s=time.monotonic() - self._since,
+            cost_s=self._cost_s,
+        )
+
+    def _finish(self) -> None:
+        """Log the failure of the background checkpoint, if it failed."""
         assert self._writing is not None
         try:
             self._writing.result()
@@ -54,27 +70,31 @@ class Checkpointer:
         self._writing = None
 
     async def keep(self, mark: Mark) -> Path:
-        """Writes one now, if the newest is older than `mark`; its folder. Raises TemporaryError."""
+        """Write a checkpoint unless `mark` has one; return its folder. Raises TemporaryError."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
-            self._report()
-        there = self.folder / checkpoint.name_of(mark)
-        if await asyncio.to_thread(checkpoint.read_mark, there) == mark:
-            return there
-        return await self._write(mark, apart=False)
+            self._finish()
+        existing = self.folder / checkpoint.name_of(mark)
+        if await asyncio.to_thread(checkpoint.read_mark, existing) == mark:
+            return existing
+        return await self._write(mark, copied=False)
 
-    async def _write(self, mark: Mark, apart: bool) -> Path:
+    async def _write(self, mark: Mark, copied: bool) -> Path:
         begun = time.monotonic()
         self.begin(mark.step)
-        with telemetry.span("learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step):
-            snapshot = await self._torch.snapshot(mark, apart)
+        with telemetry.span(
+            "learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step
+        ):
+            snapshot = await self._torch.snapshot(mark, copied)
             loop = asyncio.get_running_loop()
             with self.pulse.during("writing a checkpoint", self._within_s):
-                path = await loop.run_in_executor(self._pool, checkpoint.write, self.folder, snapshot, self._base)
+                path = await loop.run_in_executor(
+                    self._pool, checkpoint.write, self.folder, snapshot, self._base
+                )
         self._cost_s = time.monotonic() - begun
         log.info("checkpoint %s in %.1f s", path, self._cost_s)
         return path
 
     def done(self) -> None:
-        """Ends the thread after what it is writing."""
+        """End the thread after the checkpoint that it is writing."""
         self._pool.shutdown(wait=True)

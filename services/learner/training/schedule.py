@@ -1,4 +1,4 @@
-"""The learning rate of a step, by its number alone: a run that goes on has the rates that it would have had. Pure."""
+"""The learning rate of a step, a function of its number: a resumed run has the same rates. Pure."""
 
 import math
 
@@ -6,14 +6,17 @@ from banyan.recipe import Optimise
 
 
 def learning_rate(optimise: Optimise, step: int) -> float:
-    """Rate of the step that makes policy `step + 1`: linear warm-up times the schedule, which begins at the first step."""
-    warm = min(1.0, (step + 1) / max(1, optimise.warmup_steps))
+    """Return the rate of the step that makes policy `step + 1`.
+
+    It is a linear warm-up times the schedule, which begins at the first step.
+    """
+    warmth = min(1.0, (step + 1) / max(1, optimise.warmup_steps))
     floor = optimise.decay_floor
-    return optimise.learning_rate * warm * (floor + (1.0 - floor) * _left(optimise, step))
+    return optimise.learning_rate * warmth * (floor + (1.0 - floor) * _decay(optimise, step))
 
 
-def _left(optimise: Optimise, step: int) -> float:
-    """Of what lies above the floor: 1 at the first step, 0 from decay_steps on."""
+def _decay(optimise: Optimise, step: int) -> float:
+    """Return the share of the range above the floor: 1 at the first step, 0 from decay_steps on."""
     if not optimise.decay_steps:
         return 1.0
     left = max(0.0, 1.0 - step / optimise.decay_steps)

@@ -1,6 +1,6 @@
-"""The torch side of a learner: one thread that owns the model, so that every call sees the same thread pool.
+"""The torch side of a learner: one thread owns the model, so every call has the same thread pool.
 
-Decides nothing; holds the trainer between steps and says how long things took.
+It makes no decisions; it holds the trainer between steps and measures how long its work takes.
 """
 
 import asyncio
@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from banyan.plugins import Estimator
 from banyan.recipe import Recipe
+from banyan.v1 import tree_pb2
 from services.chassis.process.cores import CoreShare, follow
 from services.chassis.rpc.health import Pulse
 from services.chassis.weights import file
 from services.chassis.weights.file import WeightManifest
 from services.learner.checkpoints.checkpoint import Adapter, Mark, Snapshot
+from services.learner.data import from_store
+from services.learner.data.prepare import Preparation
 from services.learner.packing import packing
 from services.learner.packing.packing import PackedSequence
 from services.learner.packing.unroll import TreePart
@@ -34,10 +38,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Deadlines of what runs in the thread, each some times the longest that was measured or that the field's models need.
+# Deadlines of work in the thread: multiples of the longest that was measured, or that is to be
+# expected of the largest models in use.
 LOAD_S = 1800.0  # hundreds of gigabytes from a slow disk, and the wait for all ranks
-PASS_S = 600.0  # forward and backward of one row of tokens_per_row tokens; the first one compiles its kernels
-ORDER_S = 600.0  # all else: a study of a batch, weights out, a snapshot
+PASS_S = 600.0  # forward and backward of tokens_per_row tokens; the first compiles its kernels
+TASK_S = 600.0  # all else: preparing a batch, writing weights, a snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,16 @@ class Timed:
 
 
 class TorchThread:
-    """Loads, trains, hands out. All but `done` run in its thread; the trainer's memory is bounded by tokens_per_row."""
+    """Loads, trains and writes weights. All but `done` runs in its thread.
 
-    _local = (0, 1)  # its rank on this machine, and how many there are
+    The trainer's memory is bounded by tokens_per_row.
+
+    share: number of threads that it may use later on; None keeps `threads`, as several ranks do
+    """
+
+    _local = (0, 1)  # its rank on this machine, and the number of ranks there
 
     def __init__(self, recipe: Recipe, threads: int | None, share: CoreShare | None = None) -> None:
-        """share: how many threads it may use later on; of several ranks each keeps what it began with."""
         self._recipe, self._threads = recipe, threads
         self._follow = follow(share or CoreShare(None, threads))
         self.pulse = Pulse("torch")
@@ -63,8 +72,10 @@ class TorchThread:
         self.dtype_name = ""
         self._base: BaseModel | None = None  # of a run that trains an adapter
 
-    async def run(self, function: Callable[[], T], doing: str = "an order", within_s: float = ORDER_S) -> T:
-        """Runs a function in the torch thread, which says so to health with a deadline."""
+    async def run(
+        self, function: Callable[[], T], doing: str = "a task", within_s: float = TASK_S
+    ) -> T:
+        """Run a function in the torch thread, which declares it to health with a deadline."""
 
         def declared() -> T:
             with self.pulse.during(doing, within_s):
@@ -80,12 +91,16 @@ class TorchThread:
 
     @property
     def device(self) -> "torch.device":
-        """Where it computes, once loaded."""
+        """The device of the model, once loaded."""
         return self.trainer.model.device
 
+    # -- loading --
+
     async def load(self, folder: Path, resumed: bool, base: Path | None = None) -> None:
-        """Loads the model in a folder, and Adam's state if the folder is a checkpoint. `base`: where the reference policy
-        is, loaded only if the loss needs one."""
+        """Load the model in a folder, and Adam's state if the folder is a checkpoint.
+
+        base: folder of the reference policy, which is loaded only if the loss needs it
+        """
         await self.run(lambda: self._load(folder, resumed, base), "loading the model", LOAD_S)
 
     def _load(self, folder: Path, resumed: bool, base: Path | None) -> None:
@@ -97,37 +112,33 @@ class TorchThread:
         from services.learner.training import reference, trainer
 
         trainer.settle(self._threads)
-        at = device.choose(self._recipe.resources.learner_device, self._recipe.deterministic, *self._local)
-        device.take(at)
-        dtype = device.compute_dtype(self._recipe.resources.dtype, at)
+        resources, optimise = self._recipe.resources, self._recipe.optimise
+        chosen = device.choose(resources.learner_device, self._recipe.deterministic, *self._local)
+        device.take(chosen)
+        dtype = device.compute_dtype(resources.dtype, chosen)
         self.dtype_name = str(dtype).removeprefix("torch.")
-        optimise = self._recipe.optimise
-        wanted = base is not None and losses.build(optimise.loss, optimise.loss_settings).needs_reference
-        frozen = reference.load(base, dtype, at) if base is not None and wanted else None
-        model = self._model(folder, resumed, base).to(at)  # type: ignore[arg-type]  # transformers decorates it
+        needed = losses.build(optimise.loss, optimise.loss_settings).needs_reference
+        frozen = reference.load(base, dtype, chosen) if base is not None and needed else None
+        model = self._model(folder, resumed, base)
+        model = model.to(chosen)  # type: ignore[arg-type]  # transformers decorates it
         attention_check.check(model)
-        self._trainer = self._made(model, optimise, dtype, self._recipe.seed, frozen)
-        self._trainer.passed = lambda: self.pulse.beat("a pass of a step", PASS_S)
-        log.info("training on %s in %s", at, self.dtype_name)
+        self._trainer = self._make_trainer(model, optimise, dtype, self._recipe.seed, frozen)
+        self._trainer.on_pass = lambda: self.pulse.beat("a pass of a step", PASS_S)
+        log.info("training on %s in %s", chosen, self.dtype_name)
         if resumed:
             self._trainer.restore_moments(load_file(folder / checkpoint.OPTIMIZER))
 
-    def _made(self, *given: Any) -> "Trainer":
-        """A trainer of what it is made of; one of several ranks has another (services/learner/ranks)."""
+    def _make_trainer(self, *arguments: Any) -> "Trainer":
+        """Return the trainer; one of several ranks has another (distributed/trainer.py)."""
         from services.learner.training import trainer
 
-        return trainer.Trainer(*given)
-
-    def pack(self, pieces: Iterable[TreePart], budget: int) -> list[PackedSequence]:
-        """Pieces of trees → rows that this trainer takes."""
-        return packing.pack(pieces, budget)
-
-    async def watch(self) -> None:
-        """Until cancelled; raises what ends the learner while nothing is asked of it. For one process there is nothing."""
-        await asyncio.Event().wait()
+        return trainer.Trainer(*arguments)
 
     def _model(self, folder: Path, resumed: bool, base: Path | None) -> "PreTrainedModel":
-        """The model to train: of a run that trains an adapter the base with it, as the checkpoint has it if there is one."""
+        """Return the model to train, with its adapter where the run trains one.
+
+        The adapter is the checkpoint's if the folder is one, else new.
+        """
         from services.learner.model import load as model
         from services.learner.model import lora as adapter
 
@@ -138,74 +149,137 @@ class TorchThread:
         self._base = adapter.BaseModel.of(base, self._recipe.model)
         return adapter.load(base, lora, self._recipe.seed, folder if resumed else None, self._base)
 
-    async def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> Timed:
-        """The optimizer steps of a batch; sizes: rows of each minibatch."""
+    # -- training --
+
+    def preparation(self, estimator: Estimator) -> Preparation:
+        """Return how batches are prepared for this trainer, with the advantages of an estimator."""
+        trainer, optimise = self.trainer, self._recipe.optimise
+        return Preparation(
+            estimator=estimator,
+            budget=trainer.budget,
+            pack=self.pack,
+            price=trainer.price,
+            taught=trainer.loss.taught,
+            minibatches=optimise.minibatches,
+            entropy_quantile=optimise.entropy_quantile,
+            trains_head=optimise.head is not None,
+        )
+
+    def pack(self, pieces: Iterable[TreePart], budget: int) -> list[PackedSequence]:
+        """Pack pieces of trees into the sequences of this trainer."""
+        return packing.pack(pieces, budget)
+
+    async def step(
+        self, sequences: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
+    ) -> Timed:
+        """Take the optimizer steps of a batch; sizes: number of sequences of each minibatch."""
 
         def train() -> Timed:
             self._follow()
             begun = time.monotonic()
-            return Timed(self.trainer.step(rows, step, sizes), time.monotonic() - begun)
+            report = self.trainer.step(sequences, step, sizes)
+            return Timed(report, time.monotonic() - begun)
 
         return await self.run(train, "a step", PASS_S)
 
-    async def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
-        """Measure the distance from the model that the run began with on a probe's rows; services/learner/training/drift.py."""
-        return await self.run(lambda: self.trainer.drift(rows))
+    async def probe(self, trees: Sequence[tree_pb2.Tree]) -> list[PackedSequence]:
+        """Return the sequences on which drift is measured, from trees of the run's first batch."""
+        from services.learner.training import drift
+
+        def pack() -> list[PackedSequence]:
+            return drift.probe(map(from_store.scored_tree, trees), self.trainer.budget)
+
+        return await self.run(pack)
+
+    async def drift(self, sequences: Sequence[PackedSequence]) -> dict[str, float]:
+        """Measure the distance from the model that the run began with (drift.py)."""
+        return await self.run(lambda: self.trainer.drift(sequences))
+
+    # -- weights and checkpoints --
 
     async def reserve(self, weights: WeightFolder) -> None:
-        """Gets room for the weights that will be handed out."""
-        await self.run(lambda: weights.reserve(file.size_of(self._published()[0], self.dtype_name)))
+        """Reserve memory for the weights that will be published."""
+
+        def reserve() -> None:
+            weights.reserve(file.size_of(self._published()[0], self.dtype_name))
+
+        await self.run(reserve)
 
     async def hand_out(self, weights: WeightFolder, epoch: int, step: int) -> WeightManifest:
-        """Writes the weights as the model computes with them."""
+        """Write the weights into a folder, in the precision of the computation."""
 
         def put() -> WeightManifest:
             tensors, adapter = self._published()
-            return weights.put(tensors, epoch, step, self.dtype_name, self._canary(), adapter)
+            return weights.put(
+                tensors,
+                epoch=epoch,
+                step=step,
+                dtype=self.dtype_name,
+                canary=self._canary(),
+                adapter=adapter,
+            )
 
         return await self.run(put)
 
     def _published(self) -> "tuple[Mapping[str, torch.Tensor], Mapping[str, Any] | None]":
-        """Whole weights, which any engine takes; an adapter with its configuration where the engine was started for one."""
+        """Return the tensors to publish, with the configuration of an adapter.
+
+        They are whole weights, which any engine takes, unless the engine was started for an
+        adapter.
+        """
         resources, masters = self._recipe.resources, self.trainer.masters
-        if masters.adapted and resources.engine == "vllm" and resources.engine_settings.get("lora_rank"):
-            return masters.exact(), self._config()
+        takes_adapter = resources.engine == "vllm" and resources.engine_settings.get("lora_rank")
+        if masters.adapted and takes_adapter:
+            return masters.exact(), self._adapter_config()
         return self.trainer.published(), None
 
-    def _config(self) -> dict[str, Any]:
+    def _adapter_config(self) -> dict[str, Any]:
         from services.learner.model import lora as adapter
 
         assert self._base is not None
         return adapter.config(self.trainer.model, self._base.name)
 
     def _canary(self) -> dict[str, Any] | None:
-        """Only for engines whose weights cannot be looked at: it costs a forward pass."""
+        """Return the canary, for engines whose weights cannot be read: it costs a forward pass."""
         from services.learner.model import canary
 
         if self._recipe.resources.engine != "vllm":
             return None
         return canary.of(self.trainer.model, self.dtype_name)
 
-    async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
-        """The exact state; copied where training goes on while it is written."""
+    async def snapshot(self, mark: Mark, copied: bool) -> Snapshot:
+        """Return the exact state; copied where training goes on while it is written."""
 
         def take() -> Snapshot:
-            held = Snapshot(mark, self.trainer.masters.exact(), self.trainer.moments(), self._adapter())
-            return held.apart() if apart else held
+            snapshot = Snapshot(
+                mark=mark,
+                weights=self.trainer.masters.exact(),
+                moments=self.trainer.moments(),
+                adapter=self._adapter(),
+            )
+            return snapshot.copied() if copied else snapshot
 
         return await self.run(take)
 
     def _adapter(self) -> Adapter | None:
-        return None if self._base is None else Adapter(self._config(), self._base.digest)
+        return None if self._base is None else Adapter(self._adapter_config(), self._base.digest)
 
     def weight_bytes(self) -> int:
-        """Bytes of one version as it is handed out, at most."""
-        return sum(p.numel() for p in self.trainer.model.parameters()) * (2 if self.dtype_name == "bfloat16" else 4)
+        """Return the bytes of one published version, at most."""
+        parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        return parameters * (2 if self.dtype_name == "bfloat16" else 4)
 
     def trained_bytes(self) -> int:
-        """Bytes of what a checkpoint holds: float32 weights that are trained, and two moments of each."""
+        """Return the bytes of a checkpoint: trained float32 weights, and two moments of each."""
         return sum(w.numel() for w in self.trainer.masters.weights) * 12
 
+    async def watch(self) -> None:
+        """Wait until cancelled; raise what ends the learner between its calls.
+
+        A single process has nothing to watch.
+        """
+        await asyncio.Event().wait()
+
     def done(self) -> None:
-        """Ends the thread after what it is doing."""
+        """End the thread after its present task."""
         self._pool.shutdown(wait=True)

@@ -1,7 +1,7 @@
-"""The folder that weights are handed out from: a flat file per policy, in shared memory where it fits.
+"""The folder of published weights: a flat file per policy, in shared memory where it fits.
 
-The newest policies are kept; the oldest one's pages are used for the next, unless a reader holds it. The pages of the first
-ones are had before the first step, which else waits for them.
+The newest policies are kept; the oldest one's pages are used for the next, unless a reader holds
+it. The pages of the first ones are allocated before the first step, which would else wait for them.
 """
 
 import contextlib
@@ -24,7 +24,11 @@ _SHARED = Path("/dev/shm")
 
 
 def choose_folder(wanted: Path | None, run_id: str, run_folder: Path, bytes_each: int) -> Path:
-    """`wanted`, else shared memory if it holds the kept versions and one in the making, else the run's folder."""
+    """Return the folder for weights of `bytes_each` bytes.
+
+    It is `wanted`; else shared memory if that holds the kept versions and one in the making; else
+    in the run's folder.
+    """
     if wanted is not None:
         return wanted
     if _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > 2 * (KEEP + 1) * bytes_each:
@@ -37,13 +41,13 @@ class WeightFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._held: list[WeightManifest] = []
+        self._versions: list[WeightManifest] = []  # oldest first
         self._spares: list[Path] = []
 
     def reserve(self, bytes_each: int) -> None:
-        """Gets room for the versions that are kept. Raises TemporaryError where there is none."""
+        """Allocate the pages of the kept versions. Raises TemporaryError if they do not fit."""
         private_files.folder(self.folder)
-        with self._room():
+        with self._reporting_full_disk():
             for number in range(KEEP):
                 path = self.folder / f".policy-spare-{number}.bin.{os.getpid()}"
                 self._spares.append(path)
@@ -59,30 +63,36 @@ class WeightFolder:
         canary: Mapping[str, Any] | None = None,
         adapter: Mapping[str, Any] | None = None,
     ) -> WeightManifest:
-        """Writes a new version; `adapter`: PEFT's configuration where it is one. Raises TemporaryError where there is no
-        room."""
-        with self._room():
+        """Write a new version. Raises TemporaryError if it does not fit.
+
+        adapter: PEFT's configuration, where the tensors are an adapter's
+        """
+        with self._reporting_full_disk():
             name, spare = f"policy-{epoch}-{step}", self._spare()
-            return self._hold(weightfile.write(self.folder, name, tensors, epoch, step, dtype, spare, canary, adapter))
+            manifest = weightfile.write(
+                self.folder, name, tensors, epoch, step, dtype, spare, canary, adapter
+            )
+            return self._add(manifest)
 
     @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
+    def _reporting_full_disk(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            cause = error.strerror or error
             raise TemporaryError(
-                f"cannot write weights into {self.folder}: {error.strerror or error}; is there room?"
+                f"cannot write weights into {self.folder}: {cause}; is there room?"
             ) from None
 
     def _spare(self) -> Path | None:
-        """Pages to write the next version over."""
+        """Return a file whose pages the next version may use."""
         if self._spares:
             return self._spares.pop()
-        return self._held.pop(0).path if len(self._held) >= KEEP else None
+        return self._versions.pop(0).path if len(self._versions) >= KEEP else None
 
     def repeat(self, epoch: int, step: int) -> WeightManifest:
-        """The newest version under a new number: a step that changed nothing."""
-        last = self._held[-1]
+        """Publish the newest version under a new number, for a step that changed nothing."""
+        last = self._versions[-1]
         path = self.folder / f"policy-{epoch}-{step}.bin"
         path.unlink(missing_ok=True)
         os.link(last.path, path)
@@ -90,37 +100,44 @@ class WeightFolder:
         aside = self.folder / f".policy-{epoch}-{step}.json.{os.getpid()}"
         aside.write_text(manifest.to_json())
         os.replace(aside, manifest.manifest_path)
-        return self._hold(manifest)
+        return self._add(manifest)
 
-    def _hold(self, manifest: WeightManifest) -> WeightManifest:
-        self._held = [m for m in self._held if m.path != manifest.path] + [manifest]
-        while len(self._held) > KEEP:
-            self._remove(self._held.pop(0))
+    def _add(self, manifest: WeightManifest) -> WeightManifest:
+        others = [version for version in self._versions if version.path != manifest.path]
+        self._versions = [*others, manifest]
+        while len(self._versions) > KEEP:
+            self._remove(self._versions.pop(0))
         return manifest
 
     def _remove(self, manifest: WeightManifest) -> None:
-        manifest.manifest_path.unlink(missing_ok=True)  # first: there is no manifest without its weights
+        # The manifest first: there is none without its weights.
+        manifest.manifest_path.unlink(missing_ok=True)
         manifest.path.unlink(missing_ok=True)
 
     def find(self, digest: bytes) -> WeightManifest:
-        """The newest version with a digest. Raises NotFound where it is gone."""
-        for manifest in reversed(self._held):
+        """Return the newest version with a digest. Raises NotFound once it is gone."""
+        for manifest in reversed(self._versions):
             if manifest.digest == digest:
                 return manifest
-        held = ", ".join(f"step {m.step}" for m in self._held) or "none"
-        raise NotFound(f"weights {digest.hex()[:12]} are not here any more (held: {held}); fetch the newest policy instead")
+        kept = ", ".join(f"step {version.step}" for version in self._versions) or "none"
+        raise NotFound(
+            f"weights {digest.hex()[:12]} are not here any more (held: {kept});"
+            " fetch the newest policy instead"
+        )
 
     def drop_foreign(self) -> None:
-        """Removes files of earlier learners of the run, once a policy of this one is announced."""
-        own = {p for m in self._held for p in (m.path, m.manifest_path)} | set(self._spares)
-        for path in [*self.folder.glob("policy-*.json"), *self.folder.glob("policy-*.bin"), *self.folder.glob(".policy-*")]:
-            if path not in own:
-                path.unlink(missing_ok=True)
+        """Remove files of earlier learners of the run, once a policy of this one is announced."""
+        own = {path for m in self._versions for path in (m.path, m.manifest_path)}
+        own |= set(self._spares)
+        for pattern in ("policy-*.json", "policy-*.bin", ".policy-*"):
+            for path in self.folder.glob(pattern):
+                if path not in own:
+                    path.unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """Removes what this learner wrote; a newer learner of the run may be writing beside it."""
-        while self._held:
-            self._remove(self._held.pop())
+        """Remove this learner's files; a newer learner of the run may be writing beside it."""
+        while self._versions:
+            self._remove(self._versions.pop())
         while self._spares:
             self._spares.pop().unlink(missing_ok=True)
         with contextlib.suppress(OSError):

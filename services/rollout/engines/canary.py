@@ -1,10 +1,11 @@
-"""A few fixed tokens and the log-probs that new weights give them: what an engine must say once it has taken them.
+"""The canary: a few fixed tokens and the log-probs that an engine with new weights must give them.
 
-Digests say which file was read, never what an engine computes with. What the canary proves depends on the arithmetic. In
-float32 a step moves it by more than the tolerance. In bfloat16 two implementations differ by 0.07 nats on average for
-SmolLM2-135M, and each of them moves by as much at any step, whatever its size (learning rates 1e-6 to 2e-5: 0.05 to 0.10,
-uncorrelated between learner and vLLM): there it shows gross errors only, and an engine that says the same bits as before.
-The proof of single steps is vllm_proof.
+Digests identify the file that was read, not the weights that an engine computes with. The power of
+the canary depends on the arithmetic. In float32 a step moves it by more than the tolerance. In
+bfloat16 two implementations differ by 0.07 nats on average for SmolLM2-135M, and each of them moves
+by as much at any step, whatever its size (learning rates 1e-6 to 2e-5: 0.05 to 0.10, uncorrelated
+between learner and vLLM): there it shows only gross errors, and an engine that repeats the bits of
+the version before. Single steps are proven by vllm_engine.readback.
 """
 
 import json
@@ -17,48 +18,62 @@ from banyan.errors import InvalidInput, TemporaryError
 from banyan.segment import Floats, IntTokens
 
 TOLERANCE = 0.2  # nats, mean: three times the noise of bfloat16
-_CLEAR = 3.0  # tolerances by which weights must differ for their canary to tell them apart
+# Tolerances by which the canaries of two versions must differ to tell them apart.
+_CLEAR = 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canary:
-    """tokens_T, and the log-probs at temperature 1 of all but the first, as the weights' maker computed them."""
+    """Tokens with expected log-probs.
+
+    tokens_T: the tokens.
+    logprobs_T: log-probs at temperature 1 of all but the first, as computed by the learner.
+    tolerance: largest mean difference, in nats.
+    """
 
     tokens_T: IntTokens
     logprobs_T: Floats
     tolerance: float = TOLERANCE
 
-    def check(self, found_T: Floats, step: int) -> None:
-        """Raises TemporaryError unless an engine's log-probs are those of the weights."""
-        gap = float(np.abs(found_T - self.logprobs_T).mean())
-        if not gap <= self.tolerance:  # a NaN is no proof
+    def check(self, engine_T: Floats, step: int) -> None:
+        """Raise TemporaryError unless an engine's log-probs are those of the weights."""
+        gap = float(np.abs(engine_T - self.logprobs_T).mean())
+        if not gap <= self.tolerance:  # nor if it is NaN
             raise TemporaryError(
-                f"policy step {step} is loaded, but the engine's log-probs of its canary differ by {gap:.4f} nats on average"
-                f" (at most {self.tolerance}); nothing is sampled until an update is proven",
+                f"policy step {step} is loaded, but the engine's log-probs of its canary differ by"
+                f" {gap:.4f} nats on average (at most {self.tolerance}); nothing is sampled until"
+                " an update is proven",
                 reason="UNPROVEN",
             )
 
-    def stuck(self, found_T: Floats, before: "Canary | None", found_before_T: Floats | None) -> bool:
-        """Whether an engine says, bit for bit, what it said before, and the weights' maker does not."""
-        if before is None or found_before_T is None or not np.array_equal(before.tokens_T, self.tokens_T):
+    def stuck(self, engine_T: Floats, before: "Canary | None", previous_T: Floats | None) -> bool:
+        """Return whether an engine repeats its log-probs bit for bit though they should differ."""
+        if before is None or previous_T is None:
             return False
-        return np.array_equal(found_T, found_before_T) and not np.array_equal(self.logprobs_T, before.logprobs_T)
+        same_tokens = np.array_equal(before.tokens_T, self.tokens_T)
+        same_expected = np.array_equal(self.logprobs_T, before.logprobs_T)
+        return same_tokens and not same_expected and np.array_equal(engine_T, previous_T)
 
     def tells(self, before: "Canary | None") -> bool:
-        """Whether it tells its weights from those before: what proves these disproves those."""
+        """Return whether it distinguishes its weights from those before."""
         if before is None or not np.array_equal(before.tokens_T, self.tokens_T):
             return False
-        return float(np.abs(self.logprobs_T - before.logprobs_T).mean()) > _CLEAR * self.tolerance
+        gap = float(np.abs(self.logprobs_T - before.logprobs_T).mean())
+        return gap > _CLEAR * self.tolerance
 
 
 def read(manifest_path: Path) -> Canary | None:
-    """The canary in a weight manifest: {"canary": {"tokens", "logprobs", "tolerance"}}; None where there is none."""
-    said = json.loads(manifest_path.read_text()).get("canary")
-    if said is None:
+    """Read the canary in a weight manifest; None where it has none.
+
+    It is {"canary": {"tokens", "logprobs", "tolerance"}}.
+    """
+    entry = json.loads(manifest_path.read_text()).get("canary")
+    if entry is None:
         return None
     try:
-        tokens_T, logprobs_T = np.array(said["tokens"], np.int32), np.array(said["logprobs"], np.float32)
-        canary = Canary(tokens_T, logprobs_T, float(said.get("tolerance", TOLERANCE)))
+        tokens_T = np.array(entry["tokens"], np.int32)
+        logprobs_T = np.array(entry["logprobs"], np.float32)
+        canary = Canary(tokens_T, logprobs_T, float(entry.get("tolerance", TOLERANCE)))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"the canary in {manifest_path} is unusable: {error!r}") from None
     if tokens_T.ndim != 1 or len(tokens_T) < 2 or logprobs_T.shape != (len(tokens_T) - 1,):

@@ -1,4 +1,4 @@
-"""Builds the engine that a recipe asks for. Heavy libraries are imported here, in the engine's thread."""
+"""The engine of a recipe. Heavy libraries are imported here, in the engine's thread."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from services.rollout.engines.port import Engine
 
-UNLOADED = PolicyVersion(0, 0, b"")  # the model as its folder has it, before the first policy
+UNLOADED = PolicyVersion(0, 0, b"")  # the model of the folder, before the first policy
 
 
 def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:
-    """A function that builds the engine."""
+    """Return a function that builds the engine."""
     if recipe.resources.engine == "scripted":
         return lambda: _scripted(recipe)
     if recipe.resources.engine == "vllm":
@@ -30,8 +30,12 @@ def _vllm(recipe: Recipe, threads: int | None) -> Engine:
     from services.rollout.engines.vllm_engine import start
 
     if recipe.deterministic:
-        raise InvalidInput("deterministic: true needs resources.engine torch; vLLM's bits depend on what runs together")
-    return start.build(models.resolve(recipe.model, tokenizer=True), recipe.resources, threads, UNLOADED)
+        raise InvalidInput(
+            "deterministic: true needs resources.engine torch; vLLM's bits depend on what runs"
+            " together"
+        )
+    folder = models.resolve(recipe.model, tokenizer=True)
+    return start.build(folder, recipe.resources, threads, UNLOADED)
 
 
 def _torch(recipe: Recipe, threads: int | None) -> Engine:
@@ -52,6 +56,9 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
     tokenizer = loading.ChatTokenizer(folder, model)
     resources = recipe.resources
     limits = Limits(
-        resources.kv_tokens, resources.max_branches, deterministic=recipe.deterministic, context=loading.context(model)
+        kv_tokens=resources.kv_tokens,
+        max_branches=resources.max_branches,
+        deterministic=recipe.deterministic,
+        context=loading.context(model),
     )
     return TorchEngine(forward, tokenizer, limits, UNLOADED)

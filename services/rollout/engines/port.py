@@ -1,7 +1,8 @@
-"""What a node wants of an engine: sample segments that continue exact token prefixes, and say their cost (DESIGN 7).
+"""The engine port: sample segments that continue exact token prefixes, and report their cost.
 
-An engine decides which branches run together; never what a tree looks like. It is driven from one thread: `submit`,
-`abort` and `load` change what runs, `step` advances it. Types here are plain Python and numpy; no engine leaks through.
+An engine decides which branches run together, never the shape of a tree. It is driven from one
+thread: `submit`, `abort` and `load` change the set of its segments, `step` advances them. Types
+here are plain Python and numpy; no engine leaks through.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,12 +18,14 @@ from banyan.segment import Finish, Floats, IntTokens, Sampling
 from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
 
 Key = Hashable
-NO_ROOM = Reason.NO_ROOM  # reason of an InvalidInput: this engine is too small, another may not be
-UNPROVEN = "UNPROVEN"  # reason of a TemporaryError: it is not known what the engine computes with, so it samples nothing
+# Reason of an InvalidInput: this engine is too small, another may not be.
+NO_ROOM = Reason.NO_ROOM
+# Reason of a TemporaryError: the weights in use are unproven, so the engine samples nothing.
+UNPROVEN = "UNPROVEN"
 
 
 def no_floats() -> Floats:
-    """An empty float32 array."""
+    """Return an empty float32 array."""
     return np.zeros(0, np.float32)
 
 
@@ -30,10 +33,16 @@ def no_floats() -> Floats:
 class Request:
     """One segment to sample.
 
-    draw_key: key of its draws (banyan.draws.branch_key). keep: whether a child is likely, so that its KV is worth its
-    room. order: place in logical order; deterministic engines admit by it, others first come, first served.
-    forced: tokens that come first whatever the model says; they take no draw, count not in max_new_tokens, and end nothing.
-    signals: what to say of each token, forced ones too.
+    key: identity of the segment.
+    prefix_P: tokens of the path before it.
+    draw_key: key of its draws (banyan.draws.branch_key).
+    sampling: settings of the distribution drawn from.
+    keep: whether a child is likely, so that its KV is worth its memory.
+    order: place in logical order; deterministic engines admit by it, others first come, first
+        served.
+    forced: tokens that come first, whatever their probability; they take no draw, do not count in
+        max_new_tokens, and end nothing.
+    signals: signals to return of each token, forced ones too.
     """
 
     key: Key
@@ -48,12 +57,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """A segment that ended. finish: STOP, BOUNDARY (max_new_tokens reached) or ABORTED (perhaps with no token at all).
+    """A segment that ended.
 
-    logprobs_T: log softmax(logits / T) over the full vocabulary. sampled_logprobs_T: of the distribution drawn from,
-    only where it was truncated, and 0 for forced tokens. entropies_T: of the untempered distribution. cached_tokens: of the
-    prefix, those that were not prefilled again. Tokens begin with the request's forced ones, all of them or, where it was
-    stopped before their end, none.
+    key: the request's.
+    tokens_T: its tokens. They begin with the request's forced ones: all of them or, where it was
+        stopped before their end, none.
+    logprobs_T: log softmax(logits / T) over the full vocabulary.
+    finish: STOP, BOUNDARY (max_new_tokens reached) or ABORTED (perhaps without a token).
+    policy: the policy that it was sampled from.
+    sampled_logprobs_T: log-probs under the distribution drawn from, only where it was truncated or
+        tokens were forced; 0 for forced tokens.
+    entropies_T: entropies of the untempered distribution.
+    cached_tokens: tokens of the prefix that were not prefilled again.
+    signals: the requested signals.
     """
 
     key: Key
@@ -69,8 +85,17 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts since the start, and what runs now. steps: those of the model, so that an engine whose count rises computes.
-    unproven: updates of which nothing shows that they took effect."""
+    """Counts of an engine.
+
+    sampled_tokens: sampled since the start.
+    prefilled_tokens: prefilled since the start.
+    cached_tokens: prefix tokens found in the cache since the start.
+    steps: steps of the model since the start; while the count rises, the engine computes.
+    running: segments that run now.
+    waiting: segments that wait now.
+    kv_tokens: tokens of KV in memory now.
+    unproven: updates since the start without proof that they took effect.
+    """
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
@@ -83,64 +108,71 @@ class EngineStats:
 
 
 class Tokenizer(Protocol):
-    """Between text and token ids."""
+    """Conversion between text and token ids."""
 
     eos: frozenset[int]
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
-        """Token ids of a conversation, up to where the model's answer begins."""
+        """Return token ids of a conversation, up to where the model's answer begins."""
         ...
 
     def encode(self, text: str) -> IntTokens:
-        """Token ids of a text that goes on an answer: no template, no special tokens."""
+        """Return token ids of a text that continues an answer: no template, no special tokens."""
         ...
 
     def decode(self, tokens: IntTokens) -> str:
-        """Text of sampled tokens, without special ones."""
+        """Return the text of sampled tokens, without special ones."""
         ...
 
 
 class Engine(Protocol):
-    """Samples segments. Not thread-safe: one thread drives it."""
+    """A sampler of segments. Not thread-safe: one thread drives it."""
 
     tokenizer: Tokenizer
 
     def submit(self, request: Request) -> None:
-        """Queues a segment. Raises InvalidInput if it could never run (reason NO_ROOM: not here); else it waits for room."""
-        ...
+        """Queue a segment, which waits for capacity.
 
-    def abort(self, key: Key) -> Sampled | None:
-        """Stops a segment and returns what there is of it; None if it is not here (any more)."""
-        ...
-
-    def step(self) -> list[Sampled]:
-        """Admits what fits, samples a token for each running branch, and returns the segments that ended."""
-        ...
-
-    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
-        """Takes new weights (a manifest of services.chassis.weights.file whose digest was checked; None for the model's own).
-
-        Cuts what runs: those branches are returned as ABORTED segments of the old policy. What waits goes on waiting.
+        Raise InvalidInput if it could never run (with reason NO_ROOM: not in this engine).
         """
         ...
 
-    def hold(self, held: bool) -> None:
-        """Whether nothing more is admitted; what runs goes on. A policy that is loaded ends it."""
+    def abort(self, key: Key) -> Sampled | None:
+        """Stop a segment and return it as far as it is sampled; None if it is not here any more."""
+        ...
+
+    def step(self) -> list[Sampled]:
+        """Admit segments that fit, sample a token for each branch, and return ended segments."""
+        ...
+
+    def load(self, policy: PolicyVersion, weights: Path | None) -> list[Sampled]:
+        """Load new weights, and return running branches as ABORTED segments of the old policy.
+
+        weights: a manifest of services.chassis.weights.file whose digest was checked; None for the
+            model's own. Waiting segments go on waiting.
+        """
+        ...
+
+    def hold(self, on: bool) -> None:
+        """Stop or resume admission; running branches go on. Loading a policy resumes it."""
         ...
 
     def forget(self) -> None:
-        """Drops all kept prefixes, so that what follows does not depend, even in its last bits, on what was before."""
+        """Drop all cached prefixes.
+
+        Later samples then do not depend, even in their last bits, on earlier ones.
+        """
         ...
 
     def logprobs(self, tokens_T: IntTokens, first: int, temperature: float) -> Floats:
-        """Log-probs of tokens[first:] under the policy in use, by one teacher-forced pass."""
+        """Return log-probs of tokens[first:] under the current policy, by a teacher-forced pass."""
         ...
 
     def stats(self) -> EngineStats:
-        """Counts."""
+        """Return the counts."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs or waits."""
+        """Whether any segment runs or waits."""
         ...

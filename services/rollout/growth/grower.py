@@ -1,48 +1,81 @@
-"""Grows one tree: what ended goes in, what to sample and what to publish comes out. No I/O, no clock.
+"""Growth of one tree: ended segments go in; requests, and segments to publish, come out.
 
-It asks the tree policy's planner after every change, and carries out what is not there and not in flight yet. So a tree
-resumed from the store goes on with exactly the branches that have no segment.
+The grower does no I/O and reads no clock. It asks the planner of the tree policy after every change
+and carries out the part of the plan that is neither in the tree nor in flight. A tree that is
+resumed from the store therefore goes on with exactly the branches that have no segment.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from types import MappingProxyType
 
 from banyan import order, reward
-from banyan.draws import Draws, branch_key
-from banyan.plugins import Branch, Expansion, GrowthBudget, GrowthView, LeafMark, News, Plan, Planner, Repaired, Rewards
-from banyan.segment import Finish, IntTokens, Kind, Origin, Segment
+from banyan.draws import Draws
+from banyan.plugins import (
+    Branch,
+    Expansion,
+    GrowthBudget,
+    GrowthView,
+    LeafMark,
+    News,
+    Plan,
+    Planner,
+    Repaired,
+    Rewards,
+)
+from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import rewards_from_wire
 from services.rollout.engines.port import Request, Sampled, Tokenizer
-from services.rollout.growth import plan_log, repairs, view_digest
-from services.rollout.growth import segments as pieces
-from services.rollout.growth.plan_checks import planned
-from services.rollout.growth.plan_log import PlanLog
+from services.rollout.growth import repairs, view_digest
+from services.rollout.growth.grants import BudgetGrant
+from services.rollout.growth.plan_checks import checked_plan
+from services.rollout.growth.plan_log import PlanLog, PlanRecord
 from services.rollout.growth.planner import planner
+from services.rollout.growth.requests import RequestBuilder
+from services.rollout.growth.scores import LeafScore
+from services.rollout.growth.segments import SegmentBuilder
 from services.rollout.growth.spec import GrowSpec
 from services.rollout.growth.view_digest import ViewDigest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthStep:
-    """What follows from a change. `grown` is None until no branch will ever be asked for again; then all leaves."""
+    """The consequences of a change.
+
+    requests: segments to sample.
+    segments: new segments of the tree, to publish.
+    leaves: new leaves, to publish.
+    aborts: running branches to stop.
+    grown: all leaves of the grown tree; None until no branch will ever be requested again.
+    plans: records of the plan that followed, for the log; none if nothing in it was new.
+    inside: places of a grown tree that were marked and are no leaves, because paths go on there.
+    """
 
     requests: tuple[Request, ...] = ()
     segments: tuple[Segment, ...] = ()
     leaves: tuple[LeafMark, ...] = ()
     aborts: tuple[Branch, ...] = ()
     grown: tuple[Leaf, ...] | None = None
-    plans: Sequence[tree_pb2.PlanRecord] = ()  # the plan that followed, for the log
-    inside: tuple[Leaf, ...] = ()  # of a grown tree: places that were marked, are no leaves, and that paths go on from
+    plans: Sequence[PlanRecord] = ()
+    inside: tuple[Leaf, ...] = ()
 
 
 @dataclass(slots=True)
 class Grower:
-    """One tree under one claim. `claim` makes the engine's keys of two claims on one tree differ."""
+    """The growth of one tree under one claim.
+
+    spec: assignment of the tree.
+    tree: the tree so far; the grower adds to it.
+    tokenizer: tokenizer of the engine.
+    producer: name of the node, for new segments.
+    claim: epoch of the claim; the engine's keys of two claims on one tree differ by it.
+    leaves: leaves with their reasons; those that the store knows are not announced again.
+    rewards: rewards of leaves; None for a leaf that will have none.
+    repairs: repairs of leaves in tokens.
+    grant: newest growth budget from control, if there was any.
+    in_flight: expansions that the engine has not answered, by branch.
+    """
 
     spec: GrowSpec
     tree: Tree
@@ -52,258 +85,239 @@ class Grower:
     leaves: dict[Leaf, str] = field(default_factory=dict)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)
     repairs: dict[Leaf, Repaired] = field(default_factory=dict)
-    given: tree_pb2.TreeRoom | None = None  # by control, the newest round
+    grant: BudgetGrant | None = None
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
-    _pruned: set[Branch] = field(default_factory=set)
-    _over: bool = False
-    _room: GrowthBudget = field(init=False)
-    _view: GrowthView = field(init=False)  # changes with what it shows; a policy cannot change it
-    _planner: Planner | None = None  # of this room
-    _marked: set[Leaf] = field(default_factory=set)  # by this planner
-    _paths: dict[bytes, order.Path] = field(default_factory=dict)  # of segments, as far as they were asked for
+    _budget: GrowthBudget = field(init=False)
+    _view: GrowthView = field(init=False)  # changes with the fields that it shows, read-only
+    _digest: ViewDigest = field(init=False)  # of the view's parts, kept as these change
     _log: PlanLog = field(init=False)
-    _seen: ViewDigest = field(init=False)  # what the view holds, kept as it changes
+    _requests: RequestBuilder = field(init=False)
+    _segments: SegmentBuilder = field(init=False)
+    _planner: Planner | None = field(init=False, default=None)  # for this budget
+    _marked: set[Leaf] = field(init=False, default_factory=set)  # by this planner
+    _pruned: set[Branch] = field(init=False, default_factory=set)
+    _is_over: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        flying, leaves, rewards = self.in_flight.keys(), MappingProxyType(self.leaves), MappingProxyType(self.rewards)
-        path, sampling, repairs = self.spec.max_path_tokens, self.spec.sampling, MappingProxyType(self.repairs)
-        self._view = GrowthView(self.tree, self.spec.seed, path, flying, leaves, rewards, sampling, repairs)
-        self._seen = view_digest.parts(self._view)
-        self._log = PlanLog(self.claim, list(self.tree.segments), list(self.leaves), room=self.given)
-        room = GrowthBudget(step=self.spec.min_step)
-        self._room = plan_log.given(room, self.given) if self.given is not None else room
+        self._view = GrowthView(
+            tree=self.tree,
+            seed=self.spec.seed,
+            max_path_tokens=self.spec.max_path_tokens,
+            in_flight=self.in_flight.keys(),
+            leaves=MappingProxyType(self.leaves),
+            rewards=MappingProxyType(self.rewards),
+            sampling=self.spec.sampling,
+            repairs=MappingProxyType(self.repairs),
+        )
+        self._digest = view_digest.parts(self._view)
+        self._log = PlanLog(
+            claim=self.claim,
+            segments=list(self.tree.segments),
+            leaves=list(self.leaves),
+            grant=self.grant,
+        )
+        self._requests = RequestBuilder(self.spec, self.tree, self.claim)
+        self._segments = SegmentBuilder(
+            self.tree, self.tokenizer, self.producer, self.spec.max_path_tokens
+        )
+        budget = GrowthBudget(step=self.spec.min_step)
+        self._budget = self.grant.apply(budget) if self.grant is not None else budget
 
     def start(self) -> GrowthStep:
-        """The first plan; makes the root if the tree has none."""
-        made = () if self.tree.root is not None else (self._root(),)
-        for segment in made:
-            self._add(segment)
-        return self._plan(News(made))
+        """Return the first plan; make the root if the tree has none."""
+        if self.tree.root is not None:
+            return self._plan(News())
+        root = self._segments.root(self.spec.messages)
+        self._add(root)
+        return self._plan(News((root,)))
 
-    def ended(self, sampled: Sequence[Sampled]) -> GrowthStep:
-        """Takes segments that ended in one engine step."""
-        made, gone = list[Segment](), list[Branch]()
-        for one in sampled:
-            branch = one.key[2] if isinstance(one.key, tuple) else None
+    def ended(self, samples: Sequence[Sampled]) -> GrowthStep:
+        """Take in the segments that ended in one step of the engine."""
+        segments: list[Segment] = []
+        gone: list[Branch] = []
+        for sample in samples:
+            branch = sample.key[2] if isinstance(sample.key, tuple) else None
             expansion = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
             if expansion is None:
                 continue
-            self._seen.flying(expansion.branch, -1)
-            new = self._segments(expansion, one)
+            branch = expansion.branch
+            self._digest.in_flight(branch, -1)
+            new = self._segments.of_sample(expansion, sample, pruned=branch in self._pruned)
             for segment in new:
                 self._add(segment)
-            made += new
+            segments += new
             if not new:
-                gone.append(expansion.branch)
-        return self._plan(News(made, gone=gone))
+                gone.append(branch)
+        return self._plan(News(segments, gone=gone))
 
-    def scored(self, scores: Sequence[tree_pb2.ScoredLeaf]) -> GrowthStep:
-        """Takes all scores that the store has of the tree."""
-        found = rewards_from_wire(scores, self.spec.scorers)
-        new = {leaf: value for leaf, value in found.items() if leaf in self.leaves and leaf not in self.rewards}
+    def scored(self, scores: Sequence[LeafScore]) -> GrowthStep:
+        """Take in all scores that the store has of the tree."""
+        rewards = reward.rewards(
+            ((score.leaf, score.scorer, score.value) for score in scores), self.spec.scorers
+        )
+        new = {leaf: value for leaf, value in rewards.items() if leaf in self.leaves}
+        new = self._unknown(new)
         return self._rewarded(new, repairs.of_scores(scores, new, self.tree, self.tokenizer))
 
     def unscored(self) -> GrowthStep:
-        """No more scores will come: leaves without a reward have none for the policy either."""
-        return self._rewarded(dict.fromkeys(self.leaves))
+        """Go on without further scores: leaves without a reward have none for the policy either."""
+        return self._rewarded(self._unknown(dict.fromkeys(self.leaves)), {})
 
-    def _rewarded(self, found: Rewards, repaired: Mapping[Leaf, Repaired] = MappingProxyType({})) -> GrowthStep:
-        new = {leaf: value for leaf, value in found.items() if leaf not in self.rewards}
+    def budget_granted(self, grant: BudgetGrant) -> GrowthStep:
+        """Take in a growth budget from control; return an empty step for a known round."""
+        if grant.round <= self.round:
+            return GrowthStep()
+        self.grant = self._log.grant = grant
+        return self._plan_within(grant.apply(self._budget))
+
+    def budget_withheld(self) -> GrowthStep:
+        """End the tree within its present growth budget, because control is silent."""
+        self._log.grant_lapsed = True
+        return self._plan_within(replace(self._budget, final=True))
+
+    @property
+    def round(self) -> int:
+        """The number of growth budgets that control granted so far."""
+        return self.grant.round if self.grant is not None else 0
+
+    @property
+    def waits(self) -> bool:
+        """True if only rewards of leaves or a grant of control let the tree go on."""
+        return self.lacks_scores or self.lacks_budget
+
+    @property
+    def lacks_scores(self) -> bool:
+        """True if the tree goes on only when its leaves have their rewards."""
+        return self._idle("needs_scores") and any(leaf not in self.rewards for leaf in self.leaves)
+
+    @property
+    def lacks_budget(self) -> bool:
+        """True if the tree goes on only when control grants a growth budget."""
+        return self._idle("needs_room") and not self._budget.final
+
+    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
+        """Return the engine's key of a branch."""
+        return self._requests.key(branch)
+
+    def completion(self, leaf: Leaf) -> str:
+        """Return the text of a path after the prompt, decoded as a whole."""
+        assert self.tree.root is not None
+        tokens_T = self.tree.prefix_tokens(leaf.segment, leaf.end)
+        return self.tokenizer.decode(tokens_T[len(self.tree.root) :])
+
+    def _idle(self, need: str) -> bool:
+        needs = bool(getattr(self.spec.policy, need, False))
+        return needs and not self._is_over and not self.in_flight
+
+    def _add(self, segment: Segment) -> None:
+        self.tree.add(segment)
+        self._digest.segment(segment.id)
+
+    def _unknown(self, rewards: Rewards) -> dict[Leaf, float | None]:
+        return {leaf: value for leaf, value in rewards.items() if leaf not in self.rewards}
+
+    def _rewarded(self, new: Rewards, repaired: Mapping[Leaf, Repaired]) -> GrowthStep:
         self.rewards |= new
         self.repairs |= repaired
         for leaf, value in new.items():
-            self._seen.reward(leaf, value, repaired.get(leaf))
+            self._digest.reward(leaf, value, repaired.get(leaf))
         self._log.rewards |= new
         self._log.repairs |= repaired
         return self._plan(News(scored=list(new))) if new else GrowthStep()
 
-    def roomed(self, given: tree_pb2.TreeRoom) -> GrowthStep:
-        """Takes the room that control gave; nothing follows from a round that is known."""
-        if given.round <= self.round:
-            return GrowthStep()
-        self.given = self._log.room = given
-        return self._plan_in(plan_log.given(self._room, given))
-
-    def unroomed(self) -> GrowthStep:
-        """Control is silent: the tree ends with the room that it has."""
-        self._log.lapsed = True
-        return self._plan_in(replace(self._room, final=True))
-
-    @property
-    def round(self) -> int:
-        """How often control gave room."""
-        return self.given.round if self.given is not None else 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether nothing will happen before leaves have their rewards, or control gives room."""
-        return self.lacks_scores or self.lacks_room
-
-    @property
-    def lacks_scores(self) -> bool:
-        """Whether nothing will happen before leaves have their rewards."""
-        return self._idle("needs_scores") and any(leaf not in self.rewards for leaf in self.leaves)
-
-    @property
-    def lacks_room(self) -> bool:
-        """Whether nothing will happen before control gives room."""
-        return self._idle("needs_room") and not self._room.final
-
-    def _idle(self, need: str) -> bool:
-        return getattr(self.spec.policy, need, False) and not self._over and not self.in_flight
-
-    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
-        """The engine's key of a branch."""
-        return (self.spec.tree_id, self.claim, branch)
-
-    def completion(self, leaf: Leaf) -> str:
-        """The path's text after the prompt, decoded as one."""
-        assert self.tree.root is not None
-        return self.tokenizer.decode(self.tree.prefix_tokens(leaf.segment, leaf.end)[len(self.tree.root) :])
-
-    # -- planning --
-
-    def _add(self, segment: Segment) -> None:
-        self.tree.add(segment)
-        self._seen.segment(segment.id)
-
-    def _plan_in(self, room: GrowthBudget) -> GrowthStep:
-        self._room, self._planner, self._marked = room, None, set()
+    def _plan_within(self, budget: GrowthBudget) -> GrowthStep:
+        """Plan anew: a planner keeps to one budget."""
+        self._budget, self._planner, self._marked = budget, None, set()
         return self._plan(News())
 
     def _plan(self, news: News) -> GrowthStep:
-        seen = self._seen.sum
-        self._log.fresh += [segment.id for segment in news.segments]
+        """Ask for a plan and return what is new in it."""
+        digest = partial(view_digest.digest, self._view, self._digest.sum, self._budget)
+        self._log.segments += [segment.id for segment in news.segments]
         self._log.gone += news.gone
-        plan = planned(partial(self._asked, news), self.tree, self.spec.said, self.spec.max_path_tokens)
-        wanted = {e.branch: e for e in plan.expansions if self._missing(e.branch)}
-        requests = self._requests(wanted.values())
+        plan = checked_plan(
+            partial(self._ask, news),
+            self.tree,
+            policy=self.spec.policy_label,
+            max_path_tokens=self.spec.max_path_tokens,
+        )
+        expansions = self._new_expansions(plan)
+        requests = self._request(expansions)
+        marks = self._mark(plan)
+        prunes = self._prune(plan)
+        self._is_over = plan.done and not self.in_flight
+        records = self._log.record(
+            digest, expansions, marks, prunes, done=plan.done, dropped=plan.dropped
+        )
+        return GrowthStep(
+            requests=requests,
+            segments=tuple(news.segments),
+            leaves=marks,
+            aborts=tuple(branch for branch, _ in prunes),
+            grown=self._grown() if self._is_over else None,
+            plans=records,
+            inside=self._inside() if self._is_over else (),
+        )
+
+    def _ask(self, news: News) -> Plan:
+        if self._planner is not None:
+            return self._planner.plan(news)
+        draws = Draws(self.spec.seed)
+        self._planner = planner(self.spec.policy, self._view, self._budget, draws)
+        return self._planner.plan()
+
+    def _new_expansions(self, plan: Plan) -> list[Expansion]:
+        """Return the expansions that are neither in flight nor in the tree, one for each branch."""
+        expansions = {}
+        for expansion in plan.expansions:
+            branch = expansion.branch
+            if branch in self.in_flight:
+                continue
+            if self.tree.at(branch.parent, branch.fork, branch.ordinal) is None:
+                expansions[branch] = expansion
+        return list(expansions.values())
+
+    def _request(self, expansions: Sequence[Expansion]) -> tuple[Request, ...]:
+        ending = {e.branch for e in expansions if self._segments.ends_path(e.forced)}
+        for expansion in expansions:
+            self.in_flight[expansion.branch] = expansion
+            self._digest.in_flight(expansion.branch, 1)
+        return self._requests.build(expansions, ending)
+
+    def _mark(self, plan: Plan) -> tuple[LeafMark, ...]:
+        """Note the leaves of a plan and return the new ones."""
         self._marked.update(mark.leaf for mark in plan.leaves)
         self._marked.difference_update(plan.dropped)
         marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
-            self._seen.leaf(mark.leaf, mark.reason)
-        aborts = tuple(branch for branch, _ in plan.prunes if branch in self.in_flight and branch not in self._pruned)
-        self._pruned.update(aborts)
-        self._over = plan.done and not self.in_flight
-        prunes = [(branch, end) for branch, end in plan.prunes if branch in aborts]
-        digest = partial(view_digest.digest, self._view, seen, self._room)
-        records = self._log.record(digest, list(wanted.values()), marks, prunes, plan.done, plan.dropped)
-        grown, inside = (self._grown(), self._inside()) if self._over else (None, ())
-        return GrowthStep(requests, tuple(news.segments), marks, aborts, grown, records, inside)
+            self._digest.leaf(mark.leaf, mark.reason)
+        return marks
 
-    def _asked(self, news: News) -> Plan:
-        if self._planner is not None:
-            return self._planner.plan(news)
-        self._planner = planner(self.spec.policy, self._view, self._room, Draws(self.spec.seed))
-        return self._planner.plan()
+    def _prune(self, plan: Plan) -> list[tuple[Branch, int]]:
+        """Return the prunes of running branches that are new."""
+        prunes = [
+            (branch, end)
+            for branch, end in plan.prunes
+            if branch in self.in_flight and branch not in self._pruned
+        ]
+        self._pruned.update(branch for branch, _ in prunes)
+        return prunes
 
     def _grown(self) -> tuple[Leaf, ...]:
-        """All leaves by their places: the order in which they came depends on what ended first."""
+        """Return all leaves by their places: the order of arrival depends on timing."""
         paths = order.paths(self.tree)
         return tuple(sorted(self._marked, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)))
 
     def _inside(self) -> tuple[Leaf, ...]:
-        """Places that were put before scorers, and that paths to leaves go on from."""
-        taken_back = self.leaves.keys() - self._marked
-        above = {segment.id: (segment.parent, segment.fork) for segment in self.tree} if taken_back else {}
-        return tuple(sorted(reward.inner(taken_back, self._marked, above)))
-
-    def _missing(self, branch: Branch) -> bool:
-        return branch not in self.in_flight and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
-
-    def _requests(self, wanted: Iterable[Expansion]) -> tuple[Request, ...]:
-        """Requests at one place share their prefix."""
-        prefixes: dict[tuple[bytes, int], IntTokens] = {}
-        for branch in (expansion.branch for expansion in wanted):
-            place = branch.parent, branch.fork
-            if place not in prefixes:
-                prefixes[place] = self.tree.prefix_tokens(*place)
-                prefixes[place].flags.writeable = False
-        return tuple(self._request(e, prefixes[e.branch.parent, e.branch.fork]) for e in wanted)
-
-    def _request(self, expansion: Expansion, prefix: IntTokens) -> Request:
-        branch, sampling = expansion.branch, expansion.sampling
-        self.in_flight[branch] = expansion
-        self._seen.flying(branch, 1)
-        if self._ends(expansion.forced):
-            sampling = replace(sampling, max_new_tokens=1)  # only to hear of the forced tokens: nothing follows an end
-        most = len(expansion.forced) + sampling.max_new_tokens
-        return Request(
-            key=self.key(branch),
-            prefix_P=prefix,
-            draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
-            sampling=sampling,
-            keep=len(prefix) - len(self._view.root) + most < self.spec.max_path_tokens,
-            order=(*self.spec.order, *self._order(branch.parent), branch.fork, branch.ordinal),
-            forced=expansion.forced,
-            signals=expansion.signals,
-        )
-
-    def _path_tokens(self, branch: Branch) -> int:
-        """Tokens after the prompt, before a branch."""
-        assert self.tree.root is not None
-        return self.tree.prefix_length(branch.parent, branch.fork) - len(self.tree.root)
-
-    def _order(self, segment_id: bytes) -> tuple[int, ...]:
-        """The logical place of a segment, in one row of numbers, as engines compare them."""
-        return tuple(chain.from_iterable(order.path(segment_id, self.tree.segments, self._paths)))
-
-    # -- segments --
-
-    def _root(self) -> Segment:
-        tokens = self.tokenizer.encode_chat(self.spec.messages)
-        text = "\n".join(str(m.get("content", "")) for m in self.spec.messages)
-        return Segment(self.spec.tree_id, b"", 0, 0, Kind.PROMPT, tokens, text=text, producer=self.producer)
-
-    def _segments(self, expansion: Expansion, one: Sampled) -> list[Segment]:
-        """What a branch became, parents first: nothing, a segment, or one of forced tokens and what was sampled after."""
-        branch, given = expansion.branch, len(expansion.forced)
-        if len(one.tokens_T) < max(1, given):
-            return []
-        finish, made, ends = self._finish(branch, one), list[Segment](), self._ends(expansion.forced)
-        for start, stop in pieces.spans(given, given if ends else len(one.tokens_T)):
-            forced = start < given
-            at = Branch(made[-1].id, given, 0) if made else branch
-            made.append(
-                Segment(
-                    tree_id=self.spec.tree_id,
-                    parent=at.parent,
-                    fork=at.fork,
-                    ordinal=at.ordinal,
-                    kind=Kind.FORCED if forced else Kind.POLICY,
-                    origin=expansion.origin if forced else Origin.NONE,
-                    tokens_T=one.tokens_T[start:stop],
-                    logprobs_T=one.logprobs_T[start:stop],
-                    sampled_logprobs_T=pieces.sampled(one, start, stop, forced, expansion.sampling.truncated),
-                    policy=one.policy.digest,
-                    sampling=expansion.sampling,
-                    finish=finish if not forced else Finish.STOP if ends else Finish.BOUNDARY,
-                    policy_epoch=one.policy.epoch,
-                    policy_step=one.policy.step,
-                    producer=self.producer,
-                    text=self.tokenizer.decode(one.tokens_T[start:stop]),
-                    cached_tokens=self.tree.prefix_length(branch.parent, branch.fork) + given if made else one.cached_tokens,
-                    entropies_T=one.entropies_T[start:stop],
-                    signals=one.signals[start:stop],
-                )
-            )
-        return made
-
-    def _ends(self, forced: tuple[int, ...]) -> bool:
-        """Whether forced tokens end the path: the last of them is the model's end token."""
-        return bool(forced) and forced[-1] in self.tokenizer.eos
-
-    def _finish(self, branch: Branch, one: Sampled) -> Finish:
-        """The engine knows the segment's limit; the path's limit and a prune are known here."""
-        if one.finish is Finish.ABORTED and branch in self._pruned:
-            return Finish.PRUNED
-        tokens = self._path_tokens(branch) + len(one.tokens_T)
-        full = one.finish is Finish.BOUNDARY and tokens >= self.spec.max_path_tokens
-        return Finish.LENGTH if full else one.finish
+        """Return the places that were scored as leaves and that paths to leaves go on from."""
+        withdrawn = self.leaves.keys() - self._marked
+        if not withdrawn:
+            return ()
+        above = {segment.id: (segment.parent, segment.fork) for segment in self.tree}
+        return tuple(sorted(reward.inner(withdrawn, self._marked, above)))
 
 
-def resumed(leaves: Mapping[Leaf, str] | Sequence[Leaf]) -> dict[Leaf, str]:
-    """Leaves that the store knows of: they are not announced again."""
-    return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, "")
+def announced(leaves: Iterable[Leaf]) -> dict[Leaf, str]:
+    """Return leaves that the store knows, in the form that `Grower.leaves` has."""
+    return dict.fromkeys(leaves, "")

@@ -1,29 +1,39 @@
-"""Who is asked for plans while a tree grows: the policy's own planner, or one that plans the whole tree each time."""
+"""The planner of a tree: the tree policy's own, or one that plans the whole tree each time."""
 
 from dataclasses import dataclass
 
 from banyan.draws import Draws
-from banyan.plugins import NOTHING_NEW, GrowthBudget, GrowthView, News, Plan, Planner, TreePolicy
+from banyan.plugins import (
+    NOTHING_NEW,
+    GrowthBudget,
+    GrowthView,
+    News,
+    Plan,
+    Planner,
+    TreePolicy,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
-    """The planner of a policy that has a plan alone."""
+class WholePlanner:
+    """The planner of a tree policy that has only `plan`."""
 
-    policy: TreePolicy
+    tree_policy: TreePolicy
     view: GrowthView
-    room: GrowthBudget
-    rng: Draws
+    budget: GrowthBudget
+    draws: Draws
 
     def plan(self, news: News = NOTHING_NEW) -> Plan:
-        """All of the plan."""
-        return self.policy.plan(self.view, self.room, self.rng)
+        """Return the whole plan."""
+        return self.tree_policy.plan(self.view, self.budget, self.draws)
 
 
-def planner(policy: TreePolicy, view: GrowthView, room: GrowthBudget, rng: Draws) -> Planner:
-    """The planner of a tree in a room, begun on what the view holds."""
-    own = getattr(policy, "planner", None)
-    if own is None:
-        return Anew(policy, view, room, rng)
-    made: Planner = own(view, room, rng)
-    return made
+def planner(
+    tree_policy: TreePolicy, view: GrowthView, budget: GrowthBudget, draws: Draws
+) -> Planner:
+    """Return a planner of a tree within a budget, which begins with all that the view holds."""
+    make = getattr(tree_policy, "planner", None)
+    if make is None:
+        return WholePlanner(tree_policy, view, budget, draws)
+    own: Planner = make(view, budget, draws)
+    return own

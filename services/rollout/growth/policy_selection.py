@@ -1,4 +1,4 @@
-"""Which policy a node should sample from: pure rules over what is published and what its trees allow."""
+"""Selection of the policy that a node samples from. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,13 @@ from services.rollout.growth.spec import GrowSpec
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A policy and where its weights are."""
+    """A published policy.
+
+    policy: its version.
+    folder: folder of its weights on the learner's host.
+    address: address of the learner.
+    bytes: size of its weights.
+    """
 
     policy: PolicyVersion
     folder: Path
@@ -21,33 +27,41 @@ class Published:
 
     @property
     def name(self) -> str:
-        """Name of its weight file."""
+        """The name of its weight file."""
         return f"policy-{self.policy.epoch}-{self.policy.step}"
 
 
 def from_wire(message: events_pb2.PolicyPublished) -> Published:
-    """Reads PolicyPublished."""
+    """Read a PolicyPublished."""
     policy = policy_from_wire(message.policy)
-    return Published(policy, Path(message.path), message.address, message.bytes)
+    return Published(policy, Path(message.path), address=message.address, bytes=message.bytes)
 
 
 def newest(policies: Sequence[Published]) -> Published | None:
-    """By learner epoch, then step: numbers never go back within an epoch, and a newer epoch overrules."""
+    """Return the policy with the highest learner epoch and, within it, the highest step.
+
+    A newer epoch overrules a higher step: its learner resumed from a checkpoint.
+    """
     return max(policies, key=lambda p: (p.policy.epoch, p.policy.step), default=None)
 
 
 def wanted(
-    policies: Sequence[Published], loaded: PolicyVersion | None, live: Sequence[GrowSpec], pending: Sequence[GrowSpec]
+    policies: Sequence[Published],
+    loaded: PolicyVersion | None,
+    growing: Sequence[GrowSpec],
+    pending: Sequence[GrowSpec],
 ) -> Published | None:
-    """The policy to load now; None to stay.
+    """Return the policy to load now; None to stay with the loaded one.
 
-    The newest, unless a live tree does not allow it: then the loaded one stays until that tree is grown. A tree that asks
-    for an older one exactly gets it when nothing is live.
+    It is the newest, unless a growing tree does not allow that; then the loaded one stays until the
+    tree is grown. If nothing grows, the first pending tree gets an older policy that it requires.
     """
     best = newest(policies)
-    if best is None or (loaded is not None and not all(spec.allows(best.policy.step) for spec in live)):
+    if best is None:
+        return None
+    if loaded is not None and not all(spec.allows(best.policy.step) for spec in growing):
         return None
     first = pending[0] if pending else None
-    if first is not None and not live and not first.allows(best.policy.step):
+    if first is not None and not growing and not first.allows(best.policy.step):
         best = newest([p for p in policies if first.allows(p.policy.step)]) or best
     return None if best.policy == loaded else best

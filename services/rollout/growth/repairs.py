@@ -1,60 +1,68 @@
-"""Where in a tree a scorer's repair belongs, and in which tokens: scorers speak of characters, plans of tokens. Pure."""
+"""Repairs of leaves in tokens: scorers speak of characters, plans of tokens. Pure functions."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable
 
 from banyan.plugins import Repaired
 from banyan.segment import IntTokens
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_from_wire
 from services.rollout.engines.port import Tokenizer
+from services.rollout.growth.scores import LeafScore, TextRepair
 
 
 def of_scores(
-    scores: Sequence[tree_pb2.ScoredLeaf], wanted: Container[Leaf], tree: Tree, tokenizer: Tokenizer
+    scores: Iterable[LeafScore], wanted: Container[Leaf], tree: Tree, tokenizer: Tokenizer
 ) -> dict[Leaf, Repaired]:
-    """The repairs of `wanted` leaves, of the first scorer by name that knows one."""
-    found: dict[Leaf, Repaired] = {}
-    for scored in sorted(scores, key=lambda s: (s.scorer, s.scorer_version)):
-        leaf = leaf_from_wire(scored.leaf)
-        if leaf in wanted and leaf not in found and scored.score.HasField("repair"):
-            one = placed(tree, tokenizer, leaf, scored.score.repair)
-            found |= {} if one is None else {leaf: one}
-    return found
+    """Return the repairs of `wanted` leaves, each from the first scorer by name that knows one."""
+    repairs: dict[Leaf, Repaired] = {}
+    for score in sorted(scores, key=lambda score: (score.scorer, score.version)):
+        leaf = score.leaf
+        if leaf in wanted and leaf not in repairs and score.repair is not None:
+            repaired = in_tokens(tree, tokenizer, leaf, score.repair)
+            if repaired is not None:
+                repairs[leaf] = repaired
+    return repairs
 
 
-def placed(tree: Tree, tokenizer: Tokenizer, leaf: Leaf, repair: tree_pb2.Repair) -> Repaired | None:
-    """A repair in tokens; None where the completion is not as long as it says, or nothing is put in.
+def in_tokens(tree: Tree, tokenizer: Tokenizer, leaf: Leaf, repair: TextRepair) -> Repaired | None:
+    """Return a repair in tokens.
 
-    As many whole tokens are kept as lie in the characters that are right; what is left of these is put in again.
+    As many whole tokens are kept as lie within the characters that are right; the rest of these
+    characters is put in again. The result is None where the completion is shorter than the repair
+    says, or where nothing is put in.
     """
     assert tree.root is not None
-    tokens_T = tree.prefix_tokens(leaf.segment, leaf.end)[len(tree.root) :]
+    prompt_tokens = len(tree.root)
+    tokens_T = tree.prefix_tokens(leaf.segment, leaf.end)[prompt_tokens:]
     text = tokenizer.decode(tokens_T)
     if repair.keep > len(text):
         return None
     kept = _kept(tokens_T, text, repair.keep, tokenizer)
-    said = text[len(tokenizer.decode(tokens_T[:kept])) : repair.keep] + repair.text
-    forced = tuple(tokenizer.encode(said).tolist())
-    return Repaired(_place(tree, leaf, len(tree.root) + kept), forced, repair.step, repair.steps) if forced else None
+    rest = text[len(tokenizer.decode(tokens_T[:kept])) : repair.keep]
+    forced = tuple(tokenizer.encode(rest + repair.text).tolist())
+    if not forced:
+        return None
+    place = _place(tree, leaf, prompt_tokens + kept)
+    return Repaired(place, forced, step=repair.step, steps=repair.steps)
 
 
 def _kept(tokens_T: IntTokens, text: str, keep: int, tokenizer: Tokenizer) -> int:
-    """The fewest tokens that say as much of the text's first `keep` characters as whole tokens can."""
+    """Return the fewest tokens that decode to as many of the first `keep` characters of `text` as
+    whole tokens can."""
 
-    def said(count: int) -> int:
+    def length(count: int) -> int:
         return len(tokenizer.decode(tokens_T[:count]))
 
     counts = range(len(tokens_T) + 1)
-    kept = bisect_right(counts, keep, key=said) - 1
-    while kept and not text.startswith(tokenizer.decode(tokens_T[:kept])):  # ends within a character of several tokens
+    kept = bisect_right(counts, keep, key=length) - 1
+    # A prefix that ends within a character of several tokens is no prefix of the text.
+    while kept and not text.startswith(tokenizer.decode(tokens_T[:kept])):
         kept -= 1
-    return bisect_left(counts, said(kept), hi=kept, key=said)
+    return bisect_left(counts, length(kept), hi=kept, key=length)
 
 
 def _place(tree: Tree, leaf: Leaf, tokens: int) -> Leaf:
-    """The place behind so many tokens of a path."""
+    """Return the place after the first `tokens` tokens of a path."""
     for segment, end in tree.pieces(leaf.segment, leaf.end):
         if tokens <= end:
             return Leaf(segment.id, tokens)

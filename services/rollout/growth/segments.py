@@ -1,18 +1,133 @@
-"""How what an engine returned divides into segments: forced tokens first, then what was sampled. Pure."""
+"""Segments of a tree, made from an engine's samples: forced tokens first, then policy tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from banyan.segment import Floats
-from services.rollout.engines.port import Sampled, no_floats
+from banyan.plugins import Branch, Expansion
+from banyan.segment import Finish, Floats, Kind, Origin, Segment
+from banyan.tree import Tree
+from services.rollout.engines.port import Sampled, Tokenizer, no_floats
 
 
-def spans(forced: int, tokens: int) -> list[tuple[int, int]]:
-    """Where the segments of `tokens` tokens begin and end, of which the first `forced` are."""
-    return [(a, b) for a, b in ((0, forced), (forced, tokens)) if b > a]
+@dataclass(frozen=True, slots=True)
+class SegmentBuilder:
+    """Builder of the segments of one tree.
+
+    tree: the tree, which the builder only reads.
+    tokenizer: tokenizer of the engine.
+    producer: name of the node.
+    max_path_tokens: tokens that a path may hold after the prompt.
+    """
+
+    tree: Tree
+    tokenizer: Tokenizer
+    producer: str
+    max_path_tokens: int
+
+    def root(self, messages: Sequence[Mapping[str, str]]) -> Segment:
+        """Return the prompt segment of a conversation."""
+        tokens = self.tokenizer.encode_chat(messages)
+        text = "\n".join(str(message.get("content", "")) for message in messages)
+        return Segment(
+            tree_id=self.tree.tree_id,
+            parent=b"",
+            fork=0,
+            ordinal=0,
+            kind=Kind.PROMPT,
+            tokens_T=tokens,
+            text=text,
+            producer=self.producer,
+        )
+
+    def of_sample(self, expansion: Expansion, sample: Sampled, pruned: bool) -> list[Segment]:
+        """Return the segments of a branch that ended, parents first.
+
+        They are a FORCED segment, if the expansion forces tokens, and a POLICY segment; none if the
+        branch was stopped before all forced tokens were in.
+        """
+        forced = len(expansion.forced)
+        if len(sample.tokens_T) < max(1, forced):
+            return []
+        at_end = self.ends_path(expansion.forced)
+        segments: list[Segment] = []
+        branch = expansion.branch
+        for start, stop in _spans(forced, forced if at_end else len(sample.tokens_T)):
+            span = slice(start, stop)
+            segment = self._segment(expansion, sample, pruned=pruned, branch=branch, span=span)
+            segments.append(segment)
+            branch = Branch(segment.id, forced, 0)
+        return segments
+
+    def ends_path(self, forced: tuple[int, ...]) -> bool:
+        """Tell whether forced tokens end a path: the last of them is an end token of the model."""
+        return bool(forced) and forced[-1] in self.tokenizer.eos
+
+    def _segment(
+        self, expansion: Expansion, sample: Sampled, pruned: bool, branch: Branch, span: slice
+    ) -> Segment:
+        """Return the segment at `branch` of the tokens in `span`."""
+        is_forced = span.start < len(expansion.forced)
+        cached = sample.cached_tokens
+        if (
+            branch is not expansion.branch
+        ):  # it continues the forced segment, which was just decoded
+            start = expansion.branch
+            cached = self.tree.prefix_length(start.parent, start.fork) + len(expansion.forced)
+        return Segment(
+            tree_id=self.tree.tree_id,
+            parent=branch.parent,
+            fork=branch.fork,
+            ordinal=branch.ordinal,
+            kind=Kind.FORCED if is_forced else Kind.POLICY,
+            origin=expansion.origin if is_forced else Origin.NONE,
+            tokens_T=sample.tokens_T[span],
+            logprobs_T=sample.logprobs_T[span],
+            sampled_logprobs_T=_sampled_logprobs(expansion, sample, span, is_forced),
+            policy=sample.policy.digest,
+            sampling=expansion.sampling,
+            finish=self._finish(expansion, sample, pruned, is_forced),
+            policy_epoch=sample.policy.epoch,
+            policy_step=sample.policy.step,
+            producer=self.producer,
+            text=self.tokenizer.decode(sample.tokens_T[span]),
+            cached_tokens=cached,
+            entropies_T=sample.entropies_T[span],
+            signals=sample.signals[span],
+        )
+
+    def _finish(
+        self, expansion: Expansion, sample: Sampled, pruned: bool, is_forced: bool
+    ) -> Finish:
+        """Return the finish of a segment.
+
+        The engine knows the limit of the segment; the limit of the path, and whether an aborted
+        branch was pruned, are known only here.
+        """
+        if is_forced:
+            return Finish.STOP if self.ends_path(expansion.forced) else Finish.BOUNDARY
+        if sample.finish is Finish.ABORTED and pruned:
+            return Finish.PRUNED
+        if sample.finish is Finish.BOUNDARY:
+            branch = expansion.branch
+            assert self.tree.root is not None
+            before = self.tree.prefix_length(branch.parent, branch.fork) - len(self.tree.root)
+            if before + len(sample.tokens_T) >= self.max_path_tokens:
+                return Finish.LENGTH
+        return sample.finish
 
 
-def sampled(one: Sampled, start: int, stop: int, forced: bool, truncated: bool) -> Floats:
-    """Log-probs of the distribution drawn from. A forced token was sure to come; elsewhere only where it was truncated."""
-    if forced:
-        return np.zeros(stop - start, np.float32)
-    return one.sampled_logprobs_T[start:stop] if truncated else no_floats()
+def _spans(forced: int, tokens: int) -> list[tuple[int, int]]:
+    """Return where the segments of `tokens` tokens begin and end; the first `forced` are forced."""
+    return [(start, stop) for start, stop in ((0, forced), (forced, tokens)) if stop > start]
+
+
+def _sampled_logprobs(
+    expansion: Expansion, sample: Sampled, span: slice, is_forced: bool
+) -> Floats:
+    """Return log-probs under the distribution drawn from: 0 for forced tokens, which were certain;
+    for others only where that distribution was truncated."""
+    if is_forced:
+        return np.zeros(span.stop - span.start, np.float32)
+    return sample.sampled_logprobs_T[span] if expansion.sampling.truncated else no_floats()

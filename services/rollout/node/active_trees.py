@@ -1,6 +1,8 @@
-"""The trees that a node holds, and how many more it may take."""
+"""The trees that a node holds, and the number of trees that it may still claim."""
 
 import asyncio
+import enum
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,9 +15,40 @@ from services.rollout.growth.spec import GrowSpec
 from services.rollout.ports import Delivery
 
 
-@dataclass(eq=False, slots=True)
+class TreeState(enum.Enum):
+    """The state of a tree on its node."""
+
+    PENDING = "pending"  # claimed; its policy or the rest of its wave is missing
+    GROWING = "growing"  # branches are in the engine, or a plan is being carried out
+    AWAITING = "awaiting"  # begun; scores or a growth budget decide how it goes on
+    FINISHING = "finishing"  # being completed or returned
+
+
+_NEXT = {
+    TreeState.PENDING: frozenset({TreeState.GROWING, TreeState.FINISHING}),
+    TreeState.GROWING: frozenset({TreeState.AWAITING, TreeState.FINISHING}),
+    TreeState.AWAITING: frozenset({TreeState.GROWING, TreeState.FINISHING}),
+    TreeState.FINISHING: frozenset[TreeState](),
+}
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class ActiveTree:
-    """One tree under one claim of this node."""
+    """A tree under one claim of this node.
+
+    spec: its assignment.
+    grower: its growth.
+    epoch: epoch of the claim.
+    delivery: delivery of the assignment, to acknowledge.
+    span: span of the claim.
+    wave: name of its wave; empty for none.
+    wave_size: number of trees in the wave.
+    claimed_at: time of the claim, s, monotonic.
+    progressed_at: time of its last progress, s, monotonic.
+    segments: segments that were published under this claim.
+    events: leaf and grown events that were published under this claim.
+    end_published: set once the broker has acknowledged its end of growth.
+    """
 
     spec: GrowSpec
     grower: Grower
@@ -24,40 +57,82 @@ class ActiveTree:
     span: Span
     wave: str = ""
     wave_size: int = 0
-    since: float = field(default_factory=time.monotonic)
-    touched: float = field(default_factory=time.monotonic)
-    started: bool = False
-    segments: list[Segment] = field(default_factory=list)  # of this claim
-    told: list[Event] = field(default_factory=list)  # leaf and grown events of this claim
-    grown: asyncio.Event = field(default_factory=asyncio.Event)  # TreeGrown was published
-    finishing: bool = False
-    awaiting: bool = False  # scores or room
+    claimed_at: float = field(default_factory=time.monotonic)
+    progressed_at: float = field(default_factory=time.monotonic)
+    segments: list[Segment] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    end_published: asyncio.Event = field(default_factory=asyncio.Event)
+    _state: TreeState = field(init=False, default=TreeState.PENDING)
 
     @property
-    def lacks_room(self) -> bool:
-        """Whether it has no branches, and none to come before control gives room."""
-        return self.started and self.grower.lacks_room
+    def state(self) -> TreeState:
+        """The state; `enter` changes it."""
+        return self._state
+
+    def enter(self, state: TreeState) -> None:
+        """Change the state. Raises RuntimeError for a change that is not allowed."""
+        if state not in _NEXT[self._state]:
+            raise RuntimeError(
+                f"tree {self.label} is {self._state.value}: it cannot become {state.value}"
+            )
+        self._state = state
 
     @property
-    def hurries(self) -> bool:
-        """Whether its policy goes on by an answer to what it has told."""
+    def is_growing(self) -> bool:
+        """True if it has begun, and is neither complete nor returned."""
+        return self._state in (TreeState.GROWING, TreeState.AWAITING)
+
+    @property
+    def is_finishing(self) -> bool:
+        """True if it is being completed or returned."""
+        return self._state is TreeState.FINISHING
+
+    @property
+    def lacks_budget(self) -> bool:
+        """True if it has no branches, and gets none before control grants a growth budget."""
+        return self.is_growing and self.grower.lacks_budget
+
+    @property
+    def needs_answer(self) -> bool:
+        """True if its tree policy goes on by an answer to its events."""
         return self.grower.waits or getattr(self.spec.policy, "needs_scores", False)
 
     @property
+    def label(self) -> str:
+        """The beginning of its id, for log lines."""
+        return self.spec.tree_id.hex()[:12]
+
+    @property
     def traceparent(self) -> str:
-        """Of its span; of the tree where telemetry is off."""
+        """The trace context of its span; that of the tree where telemetry is off."""
         return self.span.traceparent or self.spec.traceparent
 
+    def note_progress(self) -> None:
+        """Record that the tree has just progressed."""
+        self.progressed_at = time.monotonic()
 
-class Trees:
-    """ActiveTree trees by id."""
+
+class ActiveTrees:
+    """Trees by id, each under its newest claim.
+
+    max_branches: branches that the engine samples side by side.
+    most_trees: trees to hold at most.
+
+    Attributes:
+    grown: number of trees that were completed here.
+    draining: whether the node claims and samples nothing more.
+    changed: set when a tree came, went or began to wait or finish, so that others may fit.
+    start_due: set when a pending tree may be able to start.
+    """
 
     def __init__(self, max_branches: int, most_trees: int) -> None:
         self._by_id: dict[bytes, ActiveTree] = {}
         self._max_branches, self._most_trees = max_branches, most_trees
-        self._width = 1
+        self._width = 1  # of the last tree
         self.grown = 0
+        self.draining = False
         self.changed = asyncio.Event()
+        self.start_due = asyncio.Event()
 
     def __iter__(self) -> Iterator[ActiveTree]:
         return iter(list(self._by_id.values()))
@@ -65,45 +140,58 @@ class Trees:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def get(self, tree_id: bytes, claim: int) -> ActiveTree | None:
-        """The tree under that claim."""
-        live = self._by_id.get(tree_id)
-        return live if live is not None and live.epoch == claim else None
+    def get(self, tree_id: bytes, epoch: int) -> ActiveTree | None:
+        """Return a tree if it is here under a claim with this epoch."""
+        tree = self._by_id.get(tree_id)
+        return tree if tree is not None and tree.epoch == epoch else None
 
-    def holds(self, live: ActiveTree) -> bool:
-        """Whether a tree is here still, under the same claim."""
-        return self._by_id.get(live.spec.tree_id) is live
+    def holds(self, tree: ActiveTree) -> bool:
+        """Tell whether a tree is still here under the same claim."""
+        return self._by_id.get(tree.spec.tree_id) is tree
 
-    def put(self, live: ActiveTree) -> ActiveTree | None:
-        """Holds a tree; the one that it replaces."""
-        self._width = max(1, live.spec.width)
-        old, self._by_id[live.spec.tree_id] = self._by_id.get(live.spec.tree_id), live
+    def put(self, tree: ActiveTree) -> ActiveTree | None:
+        """Add a tree; return the older claim on it that it replaces."""
+        self._width = max(1, tree.spec.width)
+        replaced = self._by_id.get(tree.spec.tree_id)
+        self._by_id[tree.spec.tree_id] = tree
         self.changed.set()
-        return old
+        self.start_due.set()
+        return replaced
 
-    def forget(self, live: ActiveTree) -> bool:
-        """Lets a tree go, if it is held under this claim."""
-        held = self.holds(live)
-        if held:
-            del self._by_id[live.spec.tree_id]
-            live.span.end()
-            self.changed.set()
-        return held
+    def remove(self, tree: ActiveTree) -> bool:
+        """Remove a tree and end its span; return whether it was here under this claim."""
+        if not self.holds(tree):
+            return False
+        del self._by_id[tree.spec.tree_id]
+        tree.span.end()
+        self.changed.set()
+        return True
 
     @property
     def pending(self) -> list[ActiveTree]:
-        """Those that do not grow yet, oldest first."""
-        return [live for live in self if not live.started]
+        """The trees that have not begun, oldest first."""
+        return [tree for tree in self if tree.state is TreeState.PENDING]
 
     @property
     def growing(self) -> list[ActiveTree]:
-        """Those that grow."""
-        return [live for live in self if live.started and not live.finishing]
+        """The trees that have begun and are neither complete nor returned."""
+        return [tree for tree in self if tree.is_growing]
+
+    @property
+    def unfinished(self) -> list[ActiveTree]:
+        """The trees that are neither complete nor returned."""
+        return [tree for tree in self if not tree.is_finishing]
 
     @property
     def free(self) -> int:
-        """Trees to take now: enough to keep every branch busy, with some that wait for those that end. The next ones are
-        taken for as wide as the last. Trees that wait for room may wait for those that are not taken yet."""
-        used = sum(max(1, live.spec.width) for live in self if not (live.finishing or live.lacks_room))
-        room = -(-(self._max_branches + self._max_branches // 2 - used) // self._width)
-        return max(0, min(room, self._most_trees - len(self)))
+        """The number of trees to claim now.
+
+        It is enough to keep every branch busy, and half as many again, which wait for others to
+        end. The next trees are taken to be as wide as the last one. Trees that wait for a growth
+        budget do not count: they may wait for trees that are not claimed yet.
+        """
+        busy = [tree for tree in self.unfinished if not tree.lacks_budget]
+        used = sum(max(1, tree.spec.width) for tree in busy)
+        branches = self._max_branches + self._max_branches // 2 - used
+        trees = math.ceil(branches / self._width)
+        return max(0, min(trees, self._most_trees - len(self)))

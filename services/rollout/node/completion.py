@@ -1,131 +1,151 @@
-"""Ends a tree: acks its assignment only when the store has all of it, and publishes again what is missing (PROTOCOL 3)."""
+"""Completion and return of trees.
+
+A node acknowledges an assignment only when the store has the whole tree, and publishes again what
+the store lacks (docs/protocol.md, Ending a tree).
+"""
 
 import asyncio
 import logging
-import time
-from collections.abc import Coroutine
-from typing import Any
 
 from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
 from banyan.reasons import Reason
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
-from services.rollout.node.active_trees import ActiveTree, Trees
+from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
+from services.rollout.node.config import NodeConfig
 from services.rollout.ports import Ingested, Store
+from services.rollout.timeouts import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
-_LET_S = 0.25  # the store stores first; asking at once would be asking twice, when all that wait want it most
+_PAUSE_S = 0.25  # the store ingests first: a call at once would be made twice
 _WAIT_S = 10.0
-_AGAIN_S = 1.0
-_MOST_AGAIN = 5
+_RETRY_S = 1.0
+_MOST_REPEATS = 5
+_LAST_EVENTS_S = 2.0
 
 
 class TreeCompleter:
-    """Waits for the store, tree by tree."""
+    """The end of each claim: the tree is complete in the store, or returned to it.
 
-    def __init__(self, store: Store, publisher: Publisher, trees: Trees, run_id: str, node_id: str) -> None:
-        self._store, self._publisher, self._trees = store, publisher, trees
-        self._blobs = Blobs(store)
-        self._run_id, self._node_id = run_id, node_id
-        self._tasks: set[asyncio.Task[None]] = set()
+    config: configuration of the node.
+    store: the tree store.
+    publisher: publisher of events.
+    blobs: sender of large segments.
+    trees: trees of the node.
+    tasks: tasks of the node, to which the waits are added.
+    """
 
-    def begin(self, live: ActiveTree) -> None:
-        """Starts to wait for a tree whose last event is queued."""
-        live.finishing = True
+    def __init__(
+        self,
+        config: NodeConfig,
+        store: Store,
+        publisher: Publisher,
+        *,
+        blobs: Blobs,
+        trees: ActiveTrees,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._config, self._store, self._publisher = config, store, publisher
+        self._blobs, self._trees, self._tasks = blobs, trees, tasks
+
+    def begin(self, tree: ActiveTree) -> None:
+        """Begin to wait for a tree whose last event is queued."""
+        tree.enter(TreeState.FINISHING)
         self._trees.changed.set()
-        self.spawn(self._finish(live))
+        self._trees.start_due.set()
+        self._tasks.spawn(self._complete(tree))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Ends a tree beside all else; whatever goes wrong is said."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+    async def return_tree(self, tree: ActiveTree, reason: str) -> None:
+        """Return a tree to the store, which queues it again; this assignment is over."""
+        try:
+            await self._store.return_tree(tree.spec.tree_id, tree.epoch, reason)
+        except Refused as error:
+            await self._release(tree, str(error), ack=error.reason != Reason.STALE_EPOCH)
+        except BanyanError as error:  # the claim expires by itself, unless the tree is unknown
+            await self._release(tree, str(error), ack=isinstance(error, NotFound))
+        else:
+            await self._release(tree, reason, ack=True)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("waiting for the store failed", exc_info=task.exception())
+    async def flush_and_return(self, tree: ActiveTree, reason: str) -> None:
+        """Publish the queued events, then return a tree: its next claim would fence them."""
+        await self._publisher.flush_if_possible(_LAST_EVENTS_S)
+        await self.return_tree(tree, reason)
 
-    def cancel(self) -> None:
-        """Stops waiting; the trees will be claimed again."""
-        for task in self._tasks:
-            task.cancel()
-
-    async def _finish(self, live: ActiveTree) -> None:
-        await live.grown.wait()
-        await asyncio.sleep(_LET_S)
-        attempt = 0
-        while self._trees.holds(live):
-            try:
-                answer = await self._store.ingested(live.spec.tree_id, live.epoch, [s.id for s in live.segments], _WAIT_S)
-            except TemporaryError as error:
-                log.warning("the store does not answer: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+    async def _complete(self, tree: ActiveTree) -> None:
+        """Wait until the store has a tree; publish again what it lacks."""
+        await tree.end_published.wait()
+        await asyncio.sleep(_PAUSE_S)
+        repeats = 0
+        while self._trees.holds(tree):
+            ingested = await self._ingested(tree)
+            if ingested is None:
                 continue
-            except Refused as error:  # somebody else has the tree, or it is over
-                await self._let_go(live, str(error), ack=error.reason != Reason.STALE_EPOCH)
+            if await self._is_settled(tree, ingested):
                 return
-            except NotFound as error:
-                await self._let_go(live, str(error), ack=True)
+            repeats += 1
+            if repeats > _MOST_REPEATS:  # a new claim without a new segment counts as an attempt
+                log.error("the store does not take tree %s; its claim is given up", tree.label)
+                self._trees.remove(tree)
+                await tree.delivery.nak(_RETRY_S)
                 return
-            except BanyanError as error:  # perhaps over another tree that was asked for with this one
-                log.error("the store does not say whether it has tree %s: %s", live.spec.tree_id.hex()[:12], error)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            if await self._settled(live, answer):
-                return
-            attempt += 1
-            if attempt > _MOST_AGAIN:  # whatever the store has against it, a new claim counts as an attempt
-                log.error("the store does not take tree %s; its claim is given up", live.spec.tree_id.hex()[:12])
-                self._trees.forget(live)
-                await live.delivery.nak(_AGAIN_S)
-                return
-            await self._again(live, answer, attempt)
+            await self._publish_again(tree, ingested, repeats)
 
-    async def _settled(self, live: ActiveTree, answer: Ingested) -> bool:
-        """Whether nothing more has to be said about the tree."""
-        if answer.refused:
-            await self.give_back(live, f"REFUSED: {answer.refused[0]}")
+    async def _ingested(self, tree: ActiveTree) -> Ingested | None:
+        """Ask the store for a tree; return None after a failure, when the tree may be released."""
+        segments = [segment.id for segment in tree.segments]
+        try:
+            return await self._store.await_ingested(
+                tree.spec.tree_id, tree.epoch, segments, _WAIT_S
+            )
+        except TemporaryError as error:
+            log.warning("the store does not answer: %s", error)
+        except Refused as error:  # another node has the tree, or it is over
+            await self._release(tree, str(error), ack=error.reason != Reason.STALE_EPOCH)
+            return None
+        except NotFound as error:
+            await self._release(tree, str(error), ack=True)
+            return None
+        except BanyanError as error:  # perhaps about another tree of the same call
+            log.error("the store does not say whether it has tree %s: %s", tree.label, error)
+        await asyncio.sleep(_RETRY_S)
+        return None
+
+    async def _is_settled(self, tree: ActiveTree, ingested: Ingested) -> bool:
+        """Release a tree that is complete or refused; tell whether it was released."""
+        if ingested.refused:
+            await self.return_tree(tree, f"REFUSED: {ingested.refused[0]}")
             return True
-        if answer.missing or not answer.grown:
+        if ingested.missing or not ingested.grown:
             return False
         self._trees.grown += 1
-        await self._let_go(live, "", ack=True)
+        await self._release(tree, "", ack=True)
         return True
 
-    async def _again(self, live: ActiveTree, answer: Ingested, attempt: int) -> None:
+    async def _publish_again(self, tree: ActiveTree, ingested: Ingested, attempt: int) -> None:
         log.warning(
             "the store lacks %d segments of tree %s%s; publishing again",
-            len(answer.missing),
-            live.spec.tree_id.hex()[:12],
-            "" if answer.grown else " and its end",
+            len(ingested.missing),
+            tree.label,
+            "" if ingested.grown else " and its end",
         )
-        live.touched = time.monotonic()
-        missing = [(s, live.epoch) for s in live.segments if s.id in answer.missing]
-        for event in messages.segments(self._run_id, self._node_id, missing, live.traceparent):
-            await self._publisher.put((await self._blobs.light(event)).again(attempt))
+        tree.note_progress()
+        missing = [(s, tree.epoch) for s in tree.segments if s.id in ingested.missing]
+        run_id, node_id = self._config.run_id, self._config.node_id
+        for event in messages.segments(run_id, node_id, missing, tree.traceparent):
+            light = await self._blobs.lighten(event)
+            await self._publisher.put(light.again(attempt))
         sent = asyncio.Event()
-        for event in live.told:
-            await self._publisher.put(event.again(attempt), sent if event is live.told[-1] else None)
-        self._publisher.hurry()
+        for event in tree.events:
+            is_last = event is tree.events[-1]
+            await self._publisher.put(event.again(attempt), sent if is_last else None)
+        self._publisher.flush_soon()
         await sent.wait()
 
-    async def give_back(self, live: ActiveTree, reason: str) -> None:
-        """Hands a tree back to the store, which queues it again; this assignment is done with."""
-        try:
-            await self._store.give_back(live.spec.tree_id, live.epoch, reason)
-        except Refused as error:
-            await self._let_go(live, str(error), ack=error.reason != Reason.STALE_EPOCH)
-        except BanyanError as error:  # the claim runs out by itself; a tree that is unknown is nobody's
-            await self._let_go(live, str(error), ack=isinstance(error, NotFound))
-        else:
-            await self._let_go(live, reason, ack=True)
-
-    async def _let_go(self, live: ActiveTree, why: str, ack: bool) -> None:
-        if why:
-            log.info("tree %s is let go: %s", live.spec.tree_id.hex()[:12], why)
-        self._trees.forget(live)
+    async def _release(self, tree: ActiveTree, reason: str, ack: bool) -> None:
+        if reason:
+            log.info("tree %s is let go: %s", tree.label, reason)
+        self._trees.remove(tree)
         if ack:
-            await live.delivery.ack()
+            await tree.delivery.ack()

@@ -1,6 +1,6 @@
-"""Tells what became of trees: segments with the plans that they caused, leaves, and that a tree is grown (PROTOCOL 3)."""
+"""Publication of growth: segments with the plans that they caused, leaves, and ends of growth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from banyan.v1 import events_pb2
 from services.rollout.clients import messages
@@ -8,42 +8,71 @@ from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.growth.grower import GrowthStep
 from services.rollout.node.active_trees import ActiveTree
+from services.rollout.node.completion import TreeCompleter
 from services.rollout.node.config import NodeConfig
 from services.rollout.node.tracing import Spans
 
 
 class EventReporter:
-    """Puts events of steps in line to be published. `grown` hears of each tree whose end is in line."""
+    """The events of growth steps, queued for publication.
+
+    config: configuration of the node.
+    publisher: publisher of events.
+    blobs: sender of large segments.
+    spans: spans of segments.
+    completer: waits for each tree whose end of growth is queued.
+    """
 
     def __init__(
-        self, plan: NodeConfig, publisher: Publisher, blobs: Blobs, spans: Spans, grown: Callable[[ActiveTree], None]
+        self,
+        config: NodeConfig,
+        publisher: Publisher,
+        *,
+        blobs: Blobs,
+        spans: Spans,
+        completer: TreeCompleter,
     ) -> None:
-        self._run, self._node = plan.run_id, plan.node_id
-        self._publisher, self._blobs, self._spans, self._grown = publisher, blobs, spans, grown
+        self._config, self._publisher, self._blobs = config, publisher, blobs
+        self._spans, self._completer = spans, completer
 
-    async def tell(self, steps: Sequence[tuple[ActiveTree, GrowthStep]]) -> None:
-        """Segments of all trees first; as few messages as they fit in."""
-        made = [(segment, live.epoch) for live, step in steps for segment in step.segments]
-        for live, step in steps:
-            live.segments += step.segments
-            self._spans.ended(live, step.segments)
-        plans = [events_pb2.GrownPlan(tree_id=live.spec.tree_id, plan=plan) for live, step in steps for plan in step.plans]
-        trace = steps[0][0].traceparent if steps else ""
-        for event in messages.segments(self._run, self._node, made, trace, plans):
-            await self._publisher.put(await self._blobs.light(event))
-        for live, step in steps:
-            await self._tell(live, step)
-        if any(step.grown is not None or live.hurries for live, step in steps):
-            self._publisher.hurry()
+    async def report(self, steps: Sequence[tuple[ActiveTree, GrowthStep]]) -> None:
+        """Queue the events of steps: the segments of all trees first, in as few messages as fit."""
+        claimed = [(segment, tree.epoch) for tree, step in steps for segment in step.segments]
+        for tree, step in steps:
+            tree.segments += step.segments
+            self._spans.ended(tree, step.segments)
+        plans = [
+            events_pb2.GrownPlan(tree_id=tree.spec.tree_id, plan=plan)
+            for tree, step in steps
+            for plan in step.plans
+        ]
+        run_id, node_id = self._config.run_id, self._config.node_id
+        traceparent = steps[0][0].traceparent if steps else ""
+        for event in messages.segments(run_id, node_id, claimed, traceparent, plans):
+            await self._publisher.put(await self._blobs.lighten(event))
+        for tree, step in steps:
+            await self._report_ends(tree, step)
+        if any(step.grown is not None or tree.needs_answer for tree, step in steps):
+            self._publisher.flush_soon()
 
-    async def _tell(self, live: ActiveTree, step: GrowthStep) -> None:
-        tree_id, trace = live.spec.tree_id, live.traceparent
+    async def _report_ends(self, tree: ActiveTree, step: GrowthStep) -> None:
+        """Queue the leaves of a step, and the end of growth."""
+        run_id, tree_id, traceparent = self._config.run_id, tree.spec.tree_id, tree.traceparent
         for mark in step.leaves:
-            event = messages.leaf(self._run, tree_id, live.epoch, mark, live.grower.completion(mark.leaf), trace)
-            live.told.append(event)
+            completion = tree.grower.completion(mark.leaf)
+            event = messages.leaf(run_id, tree_id, tree.epoch, mark, completion, traceparent)
+            tree.events.append(event)
             await self._publisher.put(event)
-        if step.grown is not None and not live.finishing:
-            event = messages.grown(self._run, self._node, tree_id, live.epoch, step.grown, trace, step.inside)
-            live.told.append(event)
-            await self._publisher.put(event, live.grown)
-            self._grown(live)
+        if step.grown is not None and not tree.is_finishing:
+            event = messages.grown(
+                run_id,
+                self._config.node_id,
+                tree_id,
+                tree.epoch,
+                leaves=step.grown,
+                traceparent=traceparent,
+                inside=step.inside,
+            )
+            tree.events.append(event)
+            await self._publisher.put(event, tree.end_published)
+            self._completer.begin(tree)

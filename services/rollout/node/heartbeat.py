@@ -1,6 +1,7 @@
-"""Shows the store that a node is there, and, for a joined node, knows when its run is over.
+"""Presence of a node in the store and, for a joined node, the end of its run.
 
-Nobody stops a joined node: it ends when the store says that the run is over, or when nothing is heard of it for long.
+A joined node has no launcher that stops it: it ends when the store reports that the run is over, or
+when the store has been silent for long.
 """
 
 import asyncio
@@ -11,14 +12,14 @@ import time
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2
 from services.chassis.rpc.health import Pulse
-from services.rollout.node.active_trees import Trees
+from services.rollout.node.active_trees import ActiveTrees
 from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 2.0  # a fifth of the time after which the store counts a silent node no more
-LOOK_S = 1.0  # a joined node must see the end before the launcher closes the gateway
-GONE_S = 90.0
+POLL_S = 1.0  # a joined node must see the end before the launcher closes the gateway
+SILENCE_S = 90.0
 _LEAVE_S = 2.0
 _TURN_S = 120.0  # two calls, each with its own deadline, and a pause
 OVER = (
@@ -29,41 +30,52 @@ OVER = (
 
 
 class Heartbeat:
-    """`over` is set when the run of a joined node is over."""
+    """The loop that reports the node's presence.
 
-    def __init__(self, store: Store, trees: Trees, joined: bool) -> None:
+    store: the tree store.
+    trees: trees of the node, for their count.
+    joined: whether the node came by `banyan join`.
+
+    Attributes:
+    over: set when the run of a joined node is over.
+    """
+
+    def __init__(self, store: Store, trees: ActiveTrees, joined: bool) -> None:
         self._store, self._trees, self._joined = store, trees, joined
         self.over = asyncio.Event()
         self.pulse = Pulse("presence")
 
     async def run(self) -> None:
-        """For ever. Raises DeadlineMissed in a joined node that hears nothing of its run for GONE_S."""
-        told, heard = -EVERY_S, time.monotonic()
+        """Report until cancelled.
+
+        Raises DeadlineMissed in a joined node once the store has been silent for SILENCE_S.
+        """
+        reported_at, answered_at = -EVERY_S, time.monotonic()
         while True:
             now = time.monotonic()
             self.pulse.beat("a word to the store", _TURN_S)
             try:
-                if now - told >= EVERY_S:
+                if now - reported_at >= EVERY_S:
                     await self._store.present(self._trees.grown)
-                    told = now
+                    reported_at = now
                 if self._joined and (await self._store.run()).state in OVER:
                     log.info("the run is over; %d trees were grown here", self._trees.grown)
                     self.over.set()
-                heard = now
+                answered_at = now
             except TemporaryError as error:
-                self._missed(error, now - heard)
-            await asyncio.sleep(LOOK_S if self._joined else EVERY_S)
-
-    def _missed(self, error: TemporaryError, silent_s: float) -> None:
-        log.warning("the store does not answer: %s", error)
-        if self._joined and silent_s > GONE_S:
-            raise DeadlineMissed(
-                f"nothing was heard of the run for {silent_s:.0f} s: it was stopped, or the network is down;"
-                " join again when it goes on"
-            )
+                self._missed(error, now - answered_at)
+            await asyncio.sleep(POLL_S if self._joined else EVERY_S)
 
     async def leave(self) -> None:
-        """Says that the node goes, if the store can hear it."""
+        """Report that the node leaves, if the store answers."""
         with contextlib.suppress(BanyanError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self._store.present(self._trees.grown, leaving=True)
+
+    def _missed(self, error: TemporaryError, silent_s: float) -> None:
+        log.warning("the store does not answer: %s", error)
+        if self._joined and silent_s > SILENCE_S:
+            raise DeadlineMissed(
+                f"nothing was heard of the run for {silent_s:.0f} s: it was stopped, or the"
+                " network is down; join again when it goes on"
+            )

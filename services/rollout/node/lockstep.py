@@ -1,54 +1,77 @@
-"""In lockstep the trees of a wave go on together: what came for each is taken when all have it, in their logical order.
+"""Deterministic order among trees: waves start together, and trees of a wave go on together.
 
-So what runs together depends on the trees, and not on whose answer came first.
+What runs together in the engine then depends on the trees, and not on whose answer came first
+(docs/protocol.md, Deterministic runs).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
-from services.rollout.growth.grower import GrowthStep
-from services.rollout.node.active_trees import ActiveTree
+from services.rollout.growth import return_reasons
+from services.rollout.node.active_trees import ActiveTree, ActiveTrees
+from services.rollout.node.step_executor import Change, StepExecutor
 from services.rollout.timeouts import first
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 1.0  # a tree that nobody waits for any more is noticed by then
-Work = Callable[[], GrowthStep]
-Act = Callable[[Sequence[tuple[ActiveTree, Work]]], Awaitable[None]]
-GiveUp = Callable[[ActiveTree, Exception], None]
+WAVE_WAIT_S = 5.0  # after its last arrival, for a wave of which a dead node left only a part
+_TICK_S = 1.0  # a tree that has ended meanwhile is noticed by then
 
 
 class Lockstep:
-    """`growing` are the trees of the wave; `act` takes the steps of many trees and carries them out as one.
+    """Turns of a wave: a change to one tree waits until every growing tree has one.
 
-    `give_up` hands back each tree of a turn that could not be carried out: what it grew here is told to nobody.
+    trees: trees of the node; those that grow are the wave.
+    executor: executor of steps. A turn that it cannot execute returns each tree of the turn.
     """
 
-    def __init__(self, growing: Callable[[], Sequence[ActiveTree]], act: Act, give_up: GiveUp) -> None:
-        self._growing, self._act, self._give_up = growing, act, give_up
-        self._works: dict[ActiveTree, Work] = {}
+    def __init__(self, trees: ActiveTrees, executor: StepExecutor) -> None:
+        self._trees, self._executor = trees, executor
+        self._changes: dict[ActiveTree, Change] = {}
         self._changed = asyncio.Event()
 
-    async def take(self, live: ActiveTree, work: Work) -> None:
-        """Until the step was taken with those of the others, or the tree grows here no more."""
-        self._works[live] = work
-        while live in self._works and live in self._growing():
-            if all(other in self._works for other in self._growing()):
-                await self._go_on()
+    async def act(self, tree: ActiveTree, change: Change) -> None:
+        """Make a change with those of the other trees; return early if the tree grows no more."""
+        self._changes[tree] = change
+        while tree in self._changes:
+            growing = self._trees.growing
+            if tree not in growing:
+                break
+            if all(other in self._changes for other in growing):
+                await self._take_turn()
             else:
                 await first(self._changed, _TICK_S)
                 self._changed.clear()
-        self._works.pop(live, None)
+        self._changes.pop(tree, None)
 
-    async def _go_on(self) -> None:
-        works, self._works = self._works, {}
+    async def _take_turn(self) -> None:
+        changes, self._changes = self._changes, {}
         self._changed.set()
-        turn = sorted(works.items(), key=lambda item: item[0].spec.order)
+        turn = sorted(changes.items(), key=lambda item: item[0].spec.order)
         try:
-            await self._act(turn)
-        except Exception as error:
+            await self._executor.act_all(turn)
+        except Exception as error:  # of any kind: each tree of the turn must be returned
             log.exception("a turn of %d trees cannot be carried out", len(turn))
-            for live, _ in turn:
-                if live in self._growing():
-                    self._give_up(live, error)
+            growing = self._trees.growing
+            for tree, _ in turn:
+                if tree in growing:
+                    self._executor.give_up(tree, return_reasons.here(error))
+
+
+def startable(pending: Sequence[ActiveTree], now: float) -> list[list[ActiveTree]]:
+    """Return the waves that need not wait for more trees, by name; each in its logical order.
+
+    Trees without a wave are returned as one.
+    """
+    waves: dict[str, list[ActiveTree]] = {}
+    for tree in pending:
+        waves.setdefault(tree.wave, []).append(tree)
+    ready = [trees for _, trees in sorted(waves.items()) if _is_ready(trees, now)]
+    return [sorted(trees, key=lambda tree: tree.spec.order) for trees in ready]
+
+
+def _is_ready(trees: Sequence[ActiveTree], now: float) -> bool:
+    if not trees[0].wave or len(trees) >= trees[0].wave_size:
+        return True
+    return now - max(tree.claimed_at for tree in trees) > WAVE_WAIT_S

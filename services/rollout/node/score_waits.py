@@ -1,97 +1,129 @@
-"""Waits for the scores of trees whose policy decides by them, and for the room of those that grow by it: one call to the
-store for each, answered when there is more.
+"""Waits of trees whose tree policy decides by scores, or grows by growth budgets.
 
-A tree waits `score_deadline_s` for scores; then its policy goes on without what is missing. For room it waits twice as long,
-from when it began to or from the last round: control itself waits once as long for the others of a round. Where control is
-silent the tree ends with what it has.
+Each wait is one call of the store, answered when there is news. A tree waits `score_deadline_s` for
+scores; then its policy goes on without the missing ones. For a growth budget it waits twice as
+long, from its start or from the last round, since control itself waits once as long for the other
+trees of a round. If control stays silent, the tree ends with what it has.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 from banyan.errors import BanyanError, Refused
 from banyan.reasons import Reason
-from services.rollout.growth.grower import GrowthStep
-from services.rollout.node.active_trees import ActiveTree
+from services.rollout.growth import return_reasons
+from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
+from services.rollout.node.step_executor import Change, StepExecutor
 from services.rollout.ports import Store
+from services.rollout.timeouts import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
 _CALL_S = 20.0
-_AGAIN_S = 1.0
-_ROUNDS = 2.0  # score deadlines: control waits one for the others of a round, and may be away for a while
-_ANY = (1 << 32) - 1  # scores known, of a policy that does not need them
-_OVER = frozenset({Reason.STALE_EPOCH, Reason.NOT_GROWING})  # whoever keeps the claim lets the tree go
-Act = Callable[[ActiveTree, Callable[[], GrowthStep]], Awaitable[None]]
-GiveUp = Callable[[ActiveTree, Exception], None]
+_RETRY_S = 1.0
+_BUDGET_DEADLINES = 2.0  # score deadlines: control waits for one, and may be away for a while
+_ANY = (1 << 32) - 1  # number of known scores, for a tree policy that does not need them
+_OVER = frozenset({Reason.STALE_EPOCH, Reason.NOT_GROWING})  # the lease renewal drops the tree
+
+
+class Actor(Protocol):
+    """Changes to trees: the executor itself, or turns in lockstep."""
+
+    async def act(self, tree: ActiveTree, change: Change) -> None:
+        """Make a change to a tree and execute the step that follows."""
+        ...
 
 
 class ScoreWaits:
-    """`act` takes a step of a tree and carries it out; `held` says whether the tree is still this node's.
+    """The waits of all trees of a node.
 
-    `give_up` hands a tree back when its wait ends by an unexpected error: nobody else would ever go on with it.
+    store: the tree store.
+    trees: trees of the node.
+    executor: hands over trees that begin to wait; returns trees whose wait fails.
+    actor: makes the changes that news cause.
+    tasks: tasks of the node, to which waits are added.
     """
 
-    def __init__(self, store: Store, act: Act, held: Callable[[ActiveTree], bool], give_up: GiveUp) -> None:
-        self._store, self._act, self._held, self._give_up = store, act, held, give_up
+    def __init__(
+        self,
+        store: Store,
+        trees: ActiveTrees,
+        *,
+        executor: StepExecutor,
+        actor: Actor,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._store, self._trees, self._executor = store, trees, executor
+        self._actor, self._tasks = actor, tasks
 
-    def due(self, live: ActiveTree) -> bool:
-        """Whether somebody should begin to wait for this tree."""
-        return live.grower.waits and not live.awaiting and not live.finishing
+    async def run(self) -> None:
+        """Begin waits until cancelled."""
+        while True:
+            self._tasks.spawn(self.wait(await self._executor.waiting.get()))
 
-    async def wait(self, live: ActiveTree) -> None:
-        """Until the tree waits no more."""
-        live.awaiting, known = True, 0
-        since, grower = time.monotonic(), live.grower
+    async def wait(self, tree: ActiveTree) -> None:
+        """Wait until a tree goes on or ends."""
         try:
-            while self._held(live) and not live.finishing and grower.waits:
-                round, left = grower.round, since + _patience(live) - time.monotonic()
-                if left > 0:
-                    known = await self._look(live, known, min(left, _CALL_S))
-                else:
-                    await self._go_on(live)
-                if left <= 0 or grower.round > round:
-                    since = time.monotonic()
-        except Exception as error:
+            await self._wait(tree)
+        except Exception as error:  # of any kind: nothing else would ever go on with the tree
             if isinstance(error, Refused) and error.reason in _OVER:
-                log.info("tree %s waits no more: %s", live.spec.tree_id.hex()[:12], error)
-            elif self._held(live):
-                log.exception("tree %s cannot wait", live.spec.tree_id.hex()[:12])
-                self._give_up(live, error)
+                log.info("tree %s waits no more: %s", tree.label, error)
+            elif self._trees.holds(tree):
+                log.exception("tree %s cannot wait", tree.label)
+                self._executor.give_up(tree, return_reasons.here(error))
         finally:
-            live.awaiting = False
+            if tree.state is TreeState.AWAITING:
+                tree.enter(TreeState.GROWING)
 
-    async def _go_on(self, live: ActiveTree) -> None:
-        """What did not come is not waited for any more."""
-        tree, scores = live.spec.tree_id.hex()[:12], live.grower.lacks_scores
-        if scores:
-            log.warning("tree %s goes on without scores that did not come", tree)
+    async def _wait(self, tree: ActiveTree) -> None:
+        known, since, grower = 0, time.monotonic(), tree.grower
+        while self._trees.holds(tree) and not tree.is_finishing and grower.waits:
+            round = grower.round
+            left_s = since + _patience_s(tree) - time.monotonic()
+            if left_s > 0:
+                known = await self._poll(tree, known, min(left_s, _CALL_S))
+            else:
+                await self._go_on(tree)
+            if left_s <= 0 or grower.round > round:
+                since = time.monotonic()
+
+    async def _go_on(self, tree: ActiveTree) -> None:
+        """Let a tree go on without what did not come."""
+        if tree.grower.lacks_scores:
+            log.warning("tree %s goes on without scores that did not come", tree.label)
+            await self._actor.act(tree, tree.grower.unscored)
         else:
-            log.warning("tree %s ends with %d leaves: control gave it no room", tree, len(live.grower.leaves))
-        await self._act(live, live.grower.unscored if scores else live.grower.unroomed)
+            leaves = len(tree.grower.leaves)
+            log.warning("tree %s ends with %d leaves: control gave it no room", tree.label, leaves)
+            await self._actor.act(tree, tree.grower.budget_withheld)
 
-    async def _look(self, live: ActiveTree, known: int, deadline_s: float) -> int:
-        live.touched = time.monotonic()  # to wait is progress, up to the deadline
-        policy, grower = live.spec.policy, live.grower
+    async def _poll(self, tree: ActiveTree, known: int, deadline_s: float) -> int:
+        """Ask the store for news of a tree once; return the number of known scores."""
+        tree.note_progress()  # a wait is progress, up to its deadline
+        policy, grower = tree.spec.policy, tree.grower
         least = known if getattr(policy, "needs_scores", False) else _ANY
         round = grower.round if getattr(policy, "needs_room", False) else None
         try:
-            came = await self._store.awaited(live.spec.tree_id, live.epoch, least, round, deadline_s)
-        except BanyanError as error:  # it may pass, and if not the wait ends at its deadline
+            news = await self._store.await_scores(
+                tree.spec.tree_id, tree.epoch, known=least, round=round, deadline_s=deadline_s
+            )
+        except BanyanError as error:  # it may pass; if not, the wait ends at its deadline
             if error.reason in _OVER:
                 raise
             log.warning("what came for a tree is not read: %s", error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             return known
-        if len(came.scores) > least and self._held(live):
-            await self._act(live, partial(grower.scored, came.scores))
-        if round is not None and came.room is not None and came.room.round > round and self._held(live):
-            await self._act(live, partial(grower.roomed, came.room))
-        return max(known, len(came.scores))
+        if len(news.scores) > least and self._trees.holds(tree):
+            await self._actor.act(tree, partial(grower.scored, news.scores))
+        grant = news.grant if round is not None else None
+        if grant is not None and grant.round > grower.round and self._trees.holds(tree):
+            await self._actor.act(tree, partial(grower.budget_granted, grant))
+        return max(known, len(news.scores))
 
 
-def _patience(live: ActiveTree) -> float:
-    return live.spec.score_deadline_s * (1 if live.grower.lacks_scores else _ROUNDS)
+def _patience_s(tree: ActiveTree) -> float:
+    deadlines = 1.0 if tree.grower.lacks_scores else _BUDGET_DEADLINES
+    return deadlines * tree.spec.score_deadline_s

@@ -1,7 +1,11 @@
-"""Grows one group's trees of a recipe on the scripted engine, without a bus, a store or a model (`banyan simulate`)."""
+"""Simulation of one group's trees of a recipe (`banyan simulate`).
+
+The trees grow on the scripted engine, without a bus, a store or a model.
+"""
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +16,10 @@ from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
-from banyan.v1 import tree_pb2
-from banyan.wire.segments import leaf_to_wire
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
-from services.rollout.growth.grower import Grower
+from services.rollout.growth.grants import BudgetGrant
+from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore, TextRepair
 from services.rollout.growth.spec import GrowSpec
 from services.rollout.simulation.script import RIGHT, stage
 
@@ -25,9 +29,15 @@ _MOST_TOKENS = 500_000  # of a tree: some seconds
 _MOST_S = 30.0  # of a tree, and for beginning the last of a group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One grown tree and what it cost, in policy tokens."""
+    """A grown tree and its cost.
+
+    tree: the tree.
+    leaves: number of its leaves.
+    sampled_tokens: policy tokens that were sampled.
+    iid_tokens: policy tokens that independent samples of the same leaves would need.
+    """
 
     tree: Tree
     leaves: int
@@ -36,103 +46,115 @@ class Growth:
 
 
 def simulate(recipe: Recipe) -> dict[str, Any]:
-    """Leaves and forks, sampled tokens, what independent samples of the same leaves would need, the saving, and the script.
+    """Return the counts of a group, as `banyan simulate` prints them.
 
-    Of a policy that goes on by scores also the leaves by how often it is right.
+    They are leaves, forks, sampled tokens, the tokens of independent samples, the saving, and the
+    script; for a tree policy that goes on by scores also the leaves by how often it is right.
     """
-    given = dict(recipe.resources.engine_settings) if recipe.resources.engine == "scripted" else {}
-    policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
-    grown = _grove(recipe, given)
-    sampled, iid = sum(g.sampled_tokens for g in grown), sum(g.iid_tokens for g in grown)
-    found = {
-        "leaves": sum(g.leaves for g in grown),
-        "forks": sum(forks(g.tree) for g in grown),
-        "sampled_tokens": sampled,
-        "iid_tokens": iid,
-        "saved": 1.0 - sampled / iid if iid else 0.0,
-        "script": stage(recipe, policy, given).words,
+    resources = recipe.resources
+    settings = dict(resources.engine_settings) if resources.engine == "scripted" else {}
+    tree_policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    group = _group(recipe, settings)
+    sampled_tokens = sum(growth.sampled_tokens for growth in group)
+    iid_tokens = sum(growth.iid_tokens for growth in group)
+    counts = {
+        "leaves": sum(growth.leaves for growth in group),
+        "forks": sum(forks(growth.tree) for growth in group),
+        "sampled_tokens": sampled_tokens,
+        "iid_tokens": iid_tokens,
+        "saved": 1.0 - sampled_tokens / iid_tokens if iid_tokens else 0.0,
+        "script": stage(recipe, tree_policy, settings).words,
     }
-    if getattr(policy, "needs_scores", False) and not given:
-        by_accuracy = {f"{p:g}": sum(g.leaves for g in _grove(recipe, {"accuracy": p})) for p in _ACCURACIES}
-        found["leaves_by_accuracy"] = by_accuracy
-    return found
-
-
-def _grove(recipe: Recipe, settings: dict[str, Any]) -> list[Growth]:
-    grown, begun = list[Growth](), time.monotonic()
-    for index in range(recipe.generate.trees):
-        if time.monotonic() - begun > _MOST_S:
-            trees = f"{len(grown)} of {recipe.generate.trees} trees are grown after {_MOST_S:g} s"
-            raise InvalidInput(f"{trees}: --set generate.trees to fewer, or generate.max_new_tokens to less")
-        grown.append(grow(recipe, index, dict(settings)))
-    return grown
+    if getattr(tree_policy, "needs_scores", False) and not settings:
+        counts["leaves_by_accuracy"] = {
+            f"{accuracy:g}": sum(g.leaves for g in _group(recipe, {"accuracy": accuracy}))
+            for accuracy in _ACCURACIES
+        }
+    return counts
 
 
 def forks(tree: Tree) -> int:
-    """Places behind the prompt at which paths part."""
+    """Return the number of places after the prompt at which paths part."""
     root = tree.root
-    places = Counter((s.parent, s.fork) for s in tree if s.parent and root is not None and s.parent != root.id)
-    return sum(count > 1 or fork < len(tree.segments[parent]) for (parent, fork), count in places.items())
+    below = [s for s in tree if s.parent and root is not None and s.parent != root.id]
+    places = Counter((segment.parent, segment.fork) for segment in below)
+    return sum(
+        count > 1 or fork < len(tree.segments[parent]) for (parent, fork), count in places.items()
+    )
 
 
 def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None) -> Growth:
-    """One tree of the recipe's policy, on its own stage if there are no settings."""
-    policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
-    given = stage(recipe, policy, settings)
-    engine = build(given.settings, PolicyVersion(0, 0, b"scripted"), recipe.resources.max_branches, sleep=lambda _: None)
-    grower = Grower(_spec(recipe, index, given.prompt), Tree(index.to_bytes(4, "little")), engine.tokenizer, "simulate")
-    leaves = _run(grower, engine, recipe)
-    root = grower.tree.root
-    assert root is not None
-    iid = sum(len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(root) for leaf in leaves)
-    return Growth(grower.tree, len(leaves), engine.stats().sampled_tokens, iid)
+    """Grow one tree of a recipe, on a script for its tree policy if there are no settings."""
+    tree_policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
+    script = stage(recipe, tree_policy, settings)
+    engine = build(
+        script.settings,
+        PolicyVersion(0, 0, b"scripted"),
+        recipe.resources.max_branches,
+        sleep=lambda _: None,
+    )
+    spec = _spec(recipe, index, script.prompt)
+    grower = Grower(spec, Tree(spec.tree_id), engine.tokenizer, "simulate")
+    leaves = _grow(grower, engine, recipe, time.monotonic() + _MOST_S)
+    if not leaves:
+        raise InvalidInput(
+            f"{spec.policy_label}: the tree is done and has no leaf;"
+            " a plan must mark its paths' ends"
+        )
+    tree = grower.tree
+    assert tree.root is not None
+    lengths = [tree.prefix_length(leaf.segment, leaf.end) - len(tree.root) for leaf in leaves]
+    return Growth(
+        tree=tree,
+        leaves=len(leaves),
+        sampled_tokens=engine.stats().sampled_tokens,
+        iid_tokens=sum(lengths),
+    )
 
 
-def _scores(grower: Grower) -> list[tree_pb2.ScoredLeaf]:
-    """What a verifier would say: 1 for the right sum, and of a wrong one which digit is the first wrong one."""
-    scored = []
-    for leaf in grower.leaves:
-        text = grower.completion(leaf).strip()
-        said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(text == RIGHT))
-        if text != RIGHT:
-            keep = next((at for at, digit in enumerate(RIGHT) if text[at : at + 1] != digit), len(RIGHT))
-            said.repair.CopyFrom(tree_pb2.Repair(keep=keep, text=RIGHT[keep:], step=keep + 1, steps=len(RIGHT)))
-        scored.append(tree_pb2.ScoredLeaf(leaf=leaf_to_wire(leaf), scorer="simulate", score=said))
-    return scored
+def _group(recipe: Recipe, settings: Mapping[str, Any]) -> list[Growth]:
+    """Grow the trees of one group."""
+    group: list[Growth] = []
+    begun = time.monotonic()
+    for index in range(recipe.generate.trees):
+        if time.monotonic() - begun > _MOST_S:
+            raise InvalidInput(
+                f"{len(group)} of {recipe.generate.trees} trees are grown after {_MOST_S:g} s:"
+                " --set generate.trees to fewer, or generate.max_new_tokens to less"
+            )
+        group.append(grow(recipe, index, dict(settings)))
+    return group
 
 
 def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> GrowSpec:
-    generate, seed = recipe.generate, key(recipe.seed, "simulate", index)
-    sampling = Sampling(
-        generate.temperature,
-        generate.top_p,
-        generate.top_k,
-        generate.max_new_tokens,
-        tuple(generate.stop),
-        seed,
-        generate.bias,
-    )
-    policy = registry.build("generate", generate.policy, generate.settings)
-    tree_id = index.to_bytes(4, "little")
+    generate = recipe.generate
+    seed = key(recipe.seed, "simulate", index)
     return GrowSpec(
-        tree_id, recipe.name, seed, prompt, policy, generate.max_new_tokens, sampling, (0, index), name=generate.policy
+        tree_id=index.to_bytes(4, "little"),
+        run_id=recipe.name,
+        seed=seed,
+        messages=prompt,
+        policy=registry.build("generate", generate.policy, generate.settings),
+        max_path_tokens=generate.max_new_tokens,
+        sampling=Sampling(
+            temperature=generate.temperature,
+            top_p=generate.top_p,
+            top_k=generate.top_k,
+            max_new_tokens=generate.max_new_tokens,
+            stop=tuple(generate.stop),
+            seed=seed,
+            bias=generate.bias,
+        ),
+        order=(0, index),
+        name=generate.policy,
     )
 
 
-def _room(recipe: Recipe) -> tree_pb2.TreeRoom:
-    """Stands in for control, which compares prompts: one alone gets all that it brings to the pot, at once."""
-    share = registry.build("rooms", recipe.control.rooms, recipe.control.rooms_settings)
-    return tree_pb2.TreeRoom(leaves=share.rollouts, final=True, round=1)
-
-
-def _run(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> tuple[Leaf, ...]:
-    leaves = _grown(grower, engine, recipe, time.monotonic() + _MOST_S)
-    if not leaves:
-        raise InvalidInput(f"{grower.spec.said}: the tree is done and has no leaf; a plan must mark its paths' ends")
-    return leaves
-
-
-def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float) -> tuple[Leaf, ...]:
+def _grow(
+    grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float
+) -> tuple[Leaf, ...]:
+    """Grow a tree to its end and return its leaves. Raises InvalidInput if it does not end."""
+    label = grower.spec.policy_label
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
@@ -143,16 +165,47 @@ def _grown(grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: flo
             break
         if (sampled := engine.stats().sampled_tokens) > _MOST_TOKENS:
             raise InvalidInput(
-                f"{grower.spec.said}: the tree has {sampled} sampled tokens and is not done: a simulation ends at"
-                f" {_MOST_TOKENS}; generate.max_new_tokens is {recipe.generate.max_new_tokens}, --set a smaller one"
+                f"{label}: the tree has {sampled} sampled tokens and is not done: a simulation ends"
+                f" at {_MOST_TOKENS}; generate.max_new_tokens is {recipe.generate.max_new_tokens},"
+                " --set a smaller one"
             )
         if time.monotonic() > deadline:
-            size = f"{len(grower.tree.segments)} segments and {len(grower.leaves)} leaves"
             raise InvalidInput(
-                f"{grower.spec.said}: the tree is not done after {_MOST_S:g} s, with {size}; does it ever say so?"
+                f"{label}: the tree is not done after {_MOST_S:g} s, with"
+                f" {len(grower.tree.segments)} segments and {len(grower.leaves)} leaves;"
+                " does it ever say so?"
             )
-        if grower.lacks_scores:
-            step = grower.scored(_scores(grower))
-        else:
-            step = grower.roomed(_room(recipe)) if grower.lacks_room else grower.ended(engine.step())
-    raise InvalidInput(f"{grower.spec.said}: it never says that its tree is done; it has {len(grower.leaves)} leaves")
+        step = _next_step(grower, engine, recipe)
+    raise InvalidInput(
+        f"{label}: it never says that its tree is done; it has {len(grower.leaves)} leaves"
+    )
+
+
+def _next_step(grower: Grower, engine: ScriptedEngine, recipe: Recipe) -> GrowthStep:
+    if grower.lacks_scores:
+        return grower.scored(_scores(grower))
+    if grower.lacks_budget:
+        return grower.budget_granted(_grant(recipe))
+    return grower.ended(engine.step())
+
+
+def _scores(grower: Grower) -> list[LeafScore]:
+    """Return the scores that a verifier would give: 1 for the right sum, and for a wrong one a
+    repair from its first wrong digit on."""
+    scores = []
+    for leaf in grower.leaves:
+        text = grower.completion(leaf).strip()
+        repair = None
+        if text != RIGHT:
+            wrong = [at for at, digit in enumerate(RIGHT) if text[at : at + 1] != digit]
+            keep = wrong[0] if wrong else len(RIGHT)
+            repair = TextRepair(keep=keep, text=RIGHT[keep:], step=keep + 1, steps=len(RIGHT))
+        scores.append(LeafScore(leaf, "simulate", float(text == RIGHT), repair))
+    return scores
+
+
+def _grant(recipe: Recipe) -> BudgetGrant:
+    """Return a growth budget in the place of control, which compares prompts: a single prompt gets
+    all that it brings to the pot, at once."""
+    share = registry.build("rooms", recipe.control.rooms, recipe.control.rooms_settings)
+    return BudgetGrant(round=1, leaves=share.rollouts, final=True)

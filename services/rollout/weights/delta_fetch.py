@@ -1,7 +1,8 @@
-"""Rebuilds a policy's weights from a run's object store: a whole version, and what changed since, checked by its digest.
+"""Weights of a policy, rebuilt from a run's object store and checked by their digest (ADR 028).
 
-The newest version that was checked before is begun from, if the chain leads to it; else the chain's whole one. A link that
-is missing or wrong is asked for: the learner then sends the policy whole.
+The store holds whole versions and the changes since. A rebuild begins from the newest checked
+version on this host, if the chain of changes leads to it, otherwise from the chain's whole version.
+If a link is missing or wrong, the node requests the whole policy from the learner.
 """
 
 import asyncio
@@ -27,99 +28,130 @@ from services.chassis.weights.stream import Blocks, Header, Records
 from services.chassis.weights.versions import Link
 from services.rollout.growth.policy_selection import Published
 
-Ask = Callable[[Published, str], Awaitable[None]]
-_LONGEST = 1000  # links of a chain; a recipe allows no more
-_STREAM_SHARE = 2  # an object is never larger than so many times the weights, and a header
+RequestWhole = Callable[[Published, str], Awaitable[None]]
+"""Request of a whole policy: (policy, reason)."""
+
+_MOST_LINKS = 1000  # of a chain; a recipe allows no more
+_STREAM_SHARE = 2  # size of an object, at most, as a multiple of the weights; beside its header
 
 
-def asker(bus: Bus, run_id: str, node_id: str) -> Ask:
-    """Asks a run's learner for a policy's weights whole."""
+def whole_requester(bus: Bus, run_id: str, node_id: str) -> RequestWhole:
+    """Return a function that requests whole policies from a run's learner."""
 
-    async def ask(published: Published, reason: str) -> None:
-        policy = published.policy
-        named = policy_to_wire(policy)
-        wanted = events_pb2.WeightsWanted(run_id=run_id, node_id=node_id, policy=named, reason=reason)
+    async def request(published: Published, reason: str) -> None:
+        wanted = events_pb2.WeightsWanted(
+            run_id=run_id,
+            node_id=node_id,
+            policy=policy_to_wire(published.policy),
+            reason=reason,
+        )
         await notices.publish(bus.client, subjects.weights_wanted(run_id), wanted)
 
-    return ask
+    return request
 
 
 class Objects(Protocol):
     """A run's object store, to read. Raises NotFound, InvalidInput or TemporaryError."""
 
     async def find(self, name: str) -> Object:
-        """What is said of an object."""
+        """Return the description of an object."""
         ...
 
-    def read(self, found: Object) -> AsyncGenerator[bytes, None]:
-        """Its bytes."""
+    def read(self, item: Object) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of an object."""
         ...
 
 
 class Rebuilder:
-    """Writes the weights of policies into files of this host. `ask` tells the learner that a policy is wanted whole."""
+    """Builder of weight files on this host.
 
-    def __init__(self, objects: Objects, ask: Ask) -> None:
-        self._objects, self._ask = objects, ask
+    objects: the run's object store.
+    request_whole: called for a policy that cannot be rebuilt.
+    """
+
+    def __init__(self, objects: Objects, request_whole: RequestWhole) -> None:
+        self._objects, self._request_whole = objects, request_whole
 
     async def rebuild(self, published: Published, part: Path, checked: Mapping[Path, bytes]) -> str:
-        """Writes a policy's weights to `part`; the text of their manifest. `checked`: manifests at hand, with digests.
+        """Write a policy's weights to a file and return the text of their manifest.
 
-        Raises NotFound or InvalidInput, having asked; TemporaryError where NATS is away.
+        part: the file to write.
+        checked: digests by manifest of the checked versions on this host.
+
+        Raises NotFound or InvalidInput after the policy was requested from the learner, or
+        TemporaryError while NATS is away.
         """
+        at_hand = {digest: path for path, digest in checked.items() if path.is_file()}
         try:
-            return await self._write(published, part, {digest: path for path, digest in checked.items() if path.is_file()})
+            return await self._write(published, part, at_hand)
         except BanyanError as error:
             part.unlink(missing_ok=True)
             if isinstance(error, PermanentError):
-                await self._ask(published, str(error))
+                await self._request_whole(published, str(error))
             raise
 
     async def _write(self, published: Published, part: Path, at_hand: Mapping[bytes, Path]) -> str:
         chain = await self._chain(published, at_hand)
-        begun = chain[0][1].parent
+        base = chain[0][1].parent  # the version at hand; None if the chain begins with a whole one
         try:
-            if begun is not None:
-                await asyncio.to_thread(shutil.copyfile, at_hand[begun.digest].with_suffix(".bin"), part)
-            with _words(part, published.bytes, anew=begun is None) as (memory, words_W):
-                appliers = [await self._apply(found, _Applier(link, words_W, part)) for found, link in chain]
+            if base is not None:
+                base_file = at_hand[base.digest].with_suffix(".bin")
+                await asyncio.to_thread(shutil.copyfile, base_file, part)
+            with _words(part, published.bytes, anew=base is None) as (memory, words_W):
+                for item, link in chain:
+                    applier = _Applier(link, words_W, part)
+                    await self._apply(item, applier)
                 digest = await asyncio.to_thread(_digest, memory)
         except OSError as error:
-            raise TemporaryError(f"cannot write weights to {part}: {error.strerror or error}; is there room?") from None
+            problem = error.strerror or error
+            raise TemporaryError(
+                f"cannot write weights to {part}: {problem}; is there room?"
+            ) from None
         if digest != published.policy.digest:
-            said = published.policy.digest.hex()[:16]
-            raise InvalidInput(f"weights of step {published.policy.step} rebuild to {digest.hex()[:16]} instead of {said}")
-        return appliers[-1].manifest_text()
+            raise InvalidInput(
+                f"weights of step {published.policy.step} rebuild to {digest.hex()[:16]} instead of"
+                f" {published.policy.digest.hex()[:16]}"
+            )
+        return applier.manifest_text()
 
-    async def _chain(self, published: Published, at_hand: Mapping[bytes, Path]) -> list[tuple[Object, Link]]:
-        """The objects to apply, oldest first, back to a whole version or to one at hand."""
+    async def _chain(
+        self, published: Published, at_hand: Mapping[bytes, Path]
+    ) -> list[tuple[Object, Link]]:
+        """Return the objects to apply, oldest first, back to a whole version or to one at hand."""
         policy = published.policy
-        wanted: PolicyVersion | None = policy
-        found: list[tuple[Object, Link]] = []
-        while wanted is not None and (not found or wanted.digest not in at_hand):
-            if len(found) == _LONGEST:
-                raise InvalidInput(f"the chain of step {policy.step} has more than {_LONGEST} links")
-            item = await self._objects.find(wanted.name)
+        max_bytes = _STREAM_SHARE * published.bytes + stream.MOST_BYTES
+        version: PolicyVersion | None = policy
+        chain: list[tuple[Object, Link]] = []
+        while version is not None and (not chain or version.digest not in at_hand):
+            if len(chain) == _MOST_LINKS:
+                raise InvalidInput(
+                    f"the chain of step {policy.step} has more than {_MOST_LINKS} links"
+                )
+            item = await self._objects.find(version.name)
             link = versions.read(item.labels)
-            if link.version != wanted:
-                raise NotFound(f"object {wanted.name} holds weights {link.version.digest.hex()[:12]}, not those of its name")
-            if item.size > _STREAM_SHARE * published.bytes + stream.MOST_BYTES:
-                raise InvalidInput(f"object {wanted.name} has {item.size} bytes for weights of {published.bytes}")
-            found.append((item, link))
-            wanted = link.parent
-        return found[::-1]
+            if link.version != version:
+                raise NotFound(
+                    f"object {version.name} holds weights {link.version.digest.hex()[:12]}, not"
+                    " those of its name"
+                )
+            if item.size > max_bytes:
+                raise InvalidInput(
+                    f"object {version.name} has {item.size} bytes for weights of {published.bytes}"
+                )
+            chain.append((item, link))
+            version = link.parent
+        return chain[::-1]
 
-    async def _apply(self, item: Object, applier: "_Applier") -> "_Applier":
-        """Applies one object, in another thread than the one that trees are grown by."""
+    async def _apply(self, item: Object, applier: "_Applier") -> None:
+        """Apply one object, outside the thread that grows trees."""
         async with contextlib.aclosing(self._objects.read(item)) as pieces:
             async for piece in pieces:
                 await asyncio.to_thread(applier.feed, piece)
         applier.end()
-        return applier
 
 
 class _Applier:
-    """One object's stream on its way into the words of a file."""
+    """The application of one object's stream to the words of a file."""
 
     def __init__(self, link: Link, words_W: Words, path: Path) -> None:
         self._link, self._size, self._path = link, words_W.nbytes, path
@@ -127,43 +159,53 @@ class _Applier:
         self._header: Header | None = None
 
     def feed(self, piece: bytes) -> None:
-        """Applies what is whole with this piece. Raises InvalidInput."""
+        """Apply the records that are complete with this piece. Raises InvalidInput."""
         for record in self._records.feed(piece):
             if self._header is None:
-                self._header = self._read(record)
+                self._header = self._read_header(record)
             else:
                 self._blocks.take(record)
 
     def end(self) -> None:
-        """Raises InvalidInput if something is missing."""
+        """Raise InvalidInput if something is missing."""
         self._records.end()
         self._blocks.end()
 
     def manifest_text(self) -> str:
-        """The manifest of the version, as FetchWeights carries it."""
+        """Return the manifest of the version, as FetchWeights carries it."""
         if self._header is None:
             raise InvalidInput(f"{self._link.version.name} has no header")
         return self._header.manifest.to_json()
 
-    def _read(self, record: bytes) -> Header:
-        """The header, which must say what the object's labels say."""
-        header, link = stream.read_header(record, self._path), self._link
-        manifest, parent = header.manifest, link.parent.digest if link.parent else b""
-        if manifest.version != link.version or header.parent != parent:
-            raise InvalidInput(f"{link.version.name} holds a version that its labels do not name")
+    def _read_header(self, record: bytes) -> Header:
+        """Return the header. Raises InvalidInput unless it agrees with the object's labels."""
+        header, version = stream.read_header(record, self._path), self._link.version
+        manifest = header.manifest
+        parent = self._link.parent.digest if self._link.parent else b""
+        if manifest.version != version or header.parent != parent:
+            raise InvalidInput(f"{version.name} holds a version that its labels do not name")
         if manifest.bytes != self._size:
-            raise InvalidInput(f"{link.version.name} is of {manifest.bytes} bytes where the policy has {self._size}")
+            raise InvalidInput(
+                f"{version.name} is of {manifest.bytes} bytes where the policy has {self._size}"
+            )
         return header
 
 
 @contextlib.contextmanager
 def _words(part: Path, size: int, anew: bool) -> Iterator[tuple[memoryview, Words]]:
-    """A file's bytes to change in place, and the same as words; zeros if `anew`."""
+    """Map a file to change it in place; provide its bytes, and the same memory as words.
+
+    anew: whether the file begins as zeros, instead of as the version before.
+    """
     with open(part, "w+b" if anew else "r+b") as file:
         if anew and size:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, and not a signal later
-        if (found := os.fstat(file.fileno()).st_size) != size:
-            raise InvalidInput(f"the version before has {found} bytes where the policy has {size}")
+            # A full disk is then an error here, and not a signal later.
+            os.posix_fallocate(file.fileno(), 0, size)
+        present = os.fstat(file.fileno()).st_size
+        if present != size:
+            raise InvalidInput(
+                f"the version before has {present} bytes where the policy has {size}"
+            )
         if not size:
             yield memoryview(b""), stream.words_of(b"")
             return

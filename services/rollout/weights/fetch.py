@@ -1,8 +1,9 @@
-"""Gets a policy's weights onto this host and checks their digest once (PROTOCOL 6).
+"""Transfer of a policy's weights onto this host, with one check of their digest.
 
-Weight store `file`: the folder that the learner names is read in place if it is on this host; else the bytes come over gRPC
-in chunks, and a broken transfer goes on where it stopped. Weight store `nats`: they are rebuilt from the run's object store
-(rebuild.py), and come over gRPC only where the recipe says so.
+See docs/protocol.md, Weights. Weight store `file`: the learner's folder is read in place if it is
+on this host; otherwise the bytes come over gRPC in chunks, and a broken transfer goes on where it
+stopped. Weight store `nats`: the weights are rebuilt from the run's object store (delta_fetch.py),
+and come over gRPC only where the recipe allows it.
 """
 
 import asyncio
@@ -22,76 +23,100 @@ from services.rollout.weights.delta_fetch import Rebuilder
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[Published, int], AsyncIterator[learner_service_pb2.FetchWeightsResponse]]
+"""Call of the learner: (policy, offset in bytes) → the bytes from there on."""
+
 _KEEP = 2
 
 
 class Weights:
-    """Weight files on this host. `fetch` streams a policy's bytes from an offset on; always, unless `local`.
+    """Weight files on this host.
 
-    With a `rebuilder` nothing is read in place, and `fetch` is what the recipe lets it fall back to, if it does.
+    folder: folder for files that are fetched or rebuilt.
+    fetch: call that streams a policy's bytes; with a rebuilder, the fallback that the recipe
+        allows, or None.
+    local: whether the learner's folder is read in place if it is on this host; not with a
+        rebuilder.
+    rebuilder: builder of weights from an object store.
     """
 
-    def __init__(self, folder: Path, fetch: Fetch | None, local: bool = True, rebuilder: Rebuilder | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fetch: Fetch | None,
+        local: bool = True,
+        rebuilder: Rebuilder | None = None,
+    ) -> None:
         self._folder, self._fetch, self._rebuilder = folder, fetch, rebuilder
         self._local = local and rebuilder is None
-        self._checked: dict[Path, bytes] = {}
+        self._checked: dict[Path, bytes] = {}  # manifest → digest
 
     @contextlib.asynccontextmanager
     async def held(self, published: Published) -> AsyncIterator[Path]:
-        """Manifest of a policy's weights, their digest checked; nobody writes over them while it is held.
+        """Provide the manifest of a policy's weights, whose digest was checked.
 
-        Raises BanyanError; then another try may help.
+        The file is locked within the block, so that no process writes over it.
+
+        Raises BanyanError; another try may help.
         """
         local = published.folder / f"{published.name}.json"
-        path = local if self._local and local.is_file() else await self._download(published)
+        is_local = self._local and local.is_file()
+        path = local if is_local else await self._download(published)
         with lock.held(path):
             if self._checked.get(path) != published.policy.digest:
                 await self._check(path, published)
             yield path
 
     async def _check(self, path: Path, published: Published) -> None:
+        """Raise InvalidInput unless a file holds the policy; delete a wrong file of this node."""
         digest = published.policy.digest
         try:
             manifest = await asyncio.to_thread(weightfile.open_verified, path)
             if manifest.digest != digest:
-                raise InvalidInput(f"{path} holds weights {manifest.digest.hex()[:12]}, not {digest.hex()[:12]}")
+                raise InvalidInput(
+                    f"{path} holds weights {manifest.digest.hex()[:12]}, not {digest.hex()[:12]}"
+                )
         except InvalidInput:
-            if path.parent == self._folder:  # what was fetched is worth nothing; the next try begins anew
+            if path.parent == self._folder:  # the next try fetches it anew
                 path.unlink(missing_ok=True)
                 path.with_suffix(".bin").unlink(missing_ok=True)
             raise
         self._checked = {path: digest}
 
     async def _download(self, published: Published) -> Path:
+        """Return the manifest of a policy in this node's folder; fetch the policy if needed."""
         target = self._folder / f"{published.name}.json"
-        if self._has(target, published.policy.digest):
+        if self._is_present(target, published.policy.digest):
             return target
         try:
             private_files.folder(self._folder)
-            part, text = await self._bring(published)
+            part, manifest_text = await self._bring(published)
             part.replace(target.with_suffix(".bin"))
             aside = target.with_suffix(".aside")
-            aside.write_text(text)
+            aside.write_text(manifest_text)
             aside.replace(target)
             self._tidy(target)
         except BanyanError:  # a missed deadline is an OSError too
             raise
         except OSError as error:
+            problem = error.strerror or error
             raise TemporaryError(
-                f"cannot write weights to {self._folder}: {error.strerror or error}; is there room?"
+                f"cannot write weights to {self._folder}: {problem}; is there room?"
             ) from None
         return target
 
     @staticmethod
-    def _has(target: Path, digest: bytes) -> bool:
-        """Whether the policy was fetched before. What a host that lost power left of a manifest is none."""
+    def _is_present(target: Path, digest: bytes) -> bool:
+        """Tell whether a policy was fetched before. A manifest that a loss of power damaged does
+        not count."""
         try:
-            return target.is_file() and weightfile.from_json(target.read_text(), target).digest == digest
+            if not target.is_file():
+                return False
+            return weightfile.from_json(target.read_text(), target).digest == digest
         except (InvalidInput, UnicodeDecodeError):
             return False
 
     async def _bring(self, published: Published) -> tuple[Path, str]:
-        """A file with the bytes of a policy's weights, and their manifest."""
+        """Return a file with the bytes of a policy, and the text of their manifest."""
         stem = self._folder / published.policy.digest.hex()[:16]
         if self._rebuilder is not None:
             try:
@@ -100,36 +125,45 @@ class Weights:
             except BanyanError as error:
                 if self._fetch is None:
                     raise
-                log.warning("%s; fetching it from the learner, as resources.weights_fallback says", error)
+                log.warning(
+                    "%s; fetching it from the learner, as resources.weights_fallback says", error
+                )
                 telemetry.count("banyan.weights.fallbacks")
         assert self._fetch is not None, "weights come from somewhere"
         part = stem.with_suffix(".part")
-        for other in self._folder.glob("*.part"):  # of transfers that broke and were overtaken by newer policies
+        for other in self._folder.glob("*.part"):  # of broken transfers of older policies
             if other != part:
                 other.unlink()
-        text, total = await self._receive(self._fetch, published, part)
-        if not text or part.stat().st_size != total:
-            raise NotFound(f"weights of step {published.policy.step} from {published.address} came without an end")
-        return part, text
+        manifest_text, total = await self._receive(self._fetch, published, part)
+        if not manifest_text or part.stat().st_size != total:
+            raise NotFound(
+                f"weights of step {published.policy.step} from {published.address} came without an"
+                " end"
+            )
+        return part, manifest_text
 
     async def _receive(self, fetch: Fetch, published: Published, part: Path) -> tuple[str, int]:
-        """Appends to what an earlier try left; the manifest and the size of the whole."""
-        text, total = "", 0
+        """Append to the bytes of an earlier try; return the manifest and the size of the whole."""
+        manifest_text, total = "", 0
         with open(part, "ab") as file:
-            at = file.tell()
-            async for piece in fetch(published, at):
-                if piece.offset != at:
-                    raise InvalidInput(f"weights came from byte {piece.offset} on where {at} was asked for")
-                text, total = piece.manifest_json or text, piece.total
+            offset = file.tell()
+            async for piece in fetch(published, offset):
+                if piece.offset != offset:
+                    raise InvalidInput(
+                        f"weights came from byte {piece.offset} on where {offset} was asked for"
+                    )
+                manifest_text = piece.manifest_json or manifest_text
+                total = piece.total
                 await asyncio.to_thread(file.write, piece.data)
-                at += len(piece.data)
-        return text, total
+                offset += len(piece.data)
+        return manifest_text, total
 
     def _tidy(self, newest: Path) -> None:
-        """Keeps the newest files; a mapped one that is deleted stays readable to who mapped it."""
-        old = sorted(self._folder.glob("policy-*.json"), key=lambda p: p.stat().st_mtime)[:-_KEEP]
-        for path in [p for p in old if p != newest]:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".bin").unlink(missing_ok=True)
-        for path in self._folder.glob("*.rebuilt"):  # of a node that was killed at it
+        """Delete all but the newest files; a mapped file stays readable to its process."""
+        manifests = sorted(self._folder.glob("policy-*.json"), key=lambda p: p.stat().st_mtime)
+        for path in manifests[:-_KEEP]:
+            if path != newest:
+                path.unlink(missing_ok=True)
+                path.with_suffix(".bin").unlink(missing_ok=True)
+        for path in self._folder.glob("*.rebuilt"):  # of a node that was killed meanwhile
             path.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""Batches that ended their learners: the second that fails on one has it set aside, so that the run goes on (ADR 051)."""
+"""Batches that ended their learners: after a second learner failed on one it is set aside, so that
+the run continues (ADR 051).
+"""
 
 from sqlalchemy import Connection, Select, select, update
 
@@ -9,38 +11,56 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control.runs import run_row
 from services.treestore.storage import schema
 
-_MOST = 2  # learners
-_CAUSE = 2000  # characters that are kept of an error
-_SHOWN = 100
-_B = schema.batches.c
+_MAX_FAILURES = 2  # learners
+_CAUSE_CHARACTERS = 2000  # of an error that are stored
+_MAX_LISTED = 100
+_BATCHES = schema.batches.c
 
 
-def note(connection: Connection, request: ts.NoteFailureRequest) -> ts.NoteFailureResponse:
-    """Counts a learner that fails on a batch, once. Raises NotFound for no batch, Refused for a learner that is over."""
+def record(connection: Connection, request: ts.NoteFailureRequest) -> ts.NoteFailureResponse:
+    """Count a learner that fails on a batch, once.
+
+    Raises NotFound for an unknown batch, and Refused for a learner that is over.
+    """
     run = run_row(connection, request.run_id)
     if request.learner_epoch != run.learner_epoch:
-        said = f"learner epoch {request.learner_epoch} of run {run.run_id} is over: {run.learner_epoch} is in force; stop"
-        raise Refused(said, Reason.STALE_EPOCH)
-    mine = (_B.run_id == run.run_id) & (_B.ordinal == request.ordinal)
-    batch = connection.execute(select(_B.failures, _B.failed_epoch).where(mine)).first()
+        raise Refused(
+            f"learner epoch {request.learner_epoch} of run {run.run_id} is over:"
+            f" {run.learner_epoch} is in force; stop",
+            Reason.STALE_EPOCH,
+        )
+    same = (_BATCHES.run_id == run.run_id) & (_BATCHES.ordinal == request.ordinal)
+    batch = connection.execute(select(_BATCHES.failures, _BATCHES.failed_epoch).where(same)).first()
     if batch is None:
         raise NotFound(f"batch {request.ordinal} of run {run.run_id} was not committed")
     if batch.failed_epoch == request.learner_epoch:  # the same call again
         return ts.NoteFailureResponse(failures=batch.failures)
-    failures, cause = batch.failures + 1, "".join(c if c.isprintable() else "\ufffd" for c in request.cause[:_CAUSE])
+    failures = batch.failures + 1
+    cause = "".join(c if c.isprintable() else "\ufffd" for c in request.cause[:_CAUSE_CHARACTERS])
     changes = {"failures": failures, "failed_epoch": request.learner_epoch, "failed": cause}
-    if failures >= _MOST:
-        changes["set_aside"] = f"{failures} learners ended while they trained it, the last with {cause}"
-    connection.execute(update(schema.batches).where(mine).values(**changes))
+    if failures >= _MAX_FAILURES:
+        changes["set_aside"] = (
+            f"{failures} learners ended while they trained it, the last with {cause}"
+        )
+    connection.execute(update(schema.batches).where(same).values(**changes))
     return ts.NoteFailureResponse(failures=failures)
 
 
-def aside_of(run_id: str) -> Select[tuple[int]]:
-    """Ordinals of the batches of a run that are set aside, for a query: nothing trains on their trees again."""
-    return select(_B.ordinal).where(_B.run_id == run_id, _B.set_aside != "")
+def ordinals_set_aside(run_id: str) -> Select[tuple[int]]:
+    """Return the query for the batches of a run that are set aside; nothing trains on their trees
+    again.
+    """
+    return select(_BATCHES.ordinal).where(_BATCHES.run_id == run_id, _BATCHES.set_aside != "")
 
 
 def set_aside(connection: Connection, run_id: str) -> list[rs.SetAside]:
-    """Batches of a run that are not trained on."""
-    query = select(_B.ordinal, _B.set_aside).where(_B.run_id == run_id, _B.set_aside != "").order_by(_B.ordinal)
-    return [rs.SetAside(ordinal=row.ordinal, cause=row.set_aside) for row in connection.execute(query.limit(_SHOWN))]
+    """Return the batches of a run that are set aside."""
+    query = (
+        select(_BATCHES.ordinal, _BATCHES.set_aside)
+        .where(_BATCHES.run_id == run_id, _BATCHES.set_aside != "")
+        .order_by(_BATCHES.ordinal)
+    )
+    return [
+        rs.SetAside(ordinal=row.ordinal, cause=row.set_aside)
+        for row in connection.execute(query.limit(_MAX_LISTED))
+    ]

@@ -1,4 +1,6 @@
-"""How far a run is: what the curriculum decides on. Reads sums that every transaction keeps, so its cost does not grow."""
+"""Progress of a run, on which the curriculum decides: sums that every transaction keeps, so the
+cost does not grow.
+"""
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -9,20 +11,28 @@ from services.treestore.storage import schema
 from services.treestore.unit_of_work.rows import GROWING, TallyRow
 
 # Made once: the gateway asks after each event.
-_TALLIES = select(schema.tallies).where(schema.tallies.c.run_id == bindparam("run")).order_by(schema.tallies.c.label)
+_TALLIES = (
+    select(schema.tallies)
+    .where(schema.tallies.c.run_id == bindparam("run"))
+    .order_by(schema.tallies.c.label)
+)
 _TREES = schema.trees.c
 _NODES = select(func.count(_TREES.claim_node.distinct())).where(
-    _TREES.run_id == bindparam("run"), _TREES.state == GROWING, _TREES.claim_due_ms > bindparam("now")
+    _TREES.run_id == bindparam("run"),
+    _TREES.state == GROWING,
+    _TREES.claim_due_ms > bindparam("now"),
 )
 
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadProgressResponse:
-    """Progress of a run."""
+    """Return the progress of a run. Raises NotFound."""
     run = run_row(connection, run_id)
     rows = connection.execute(_TALLIES, {"run": run.run_id})
     tallies = {row.label: TallyRow(**row._asdict()) for row in rows}
     train = tallies.pop("", TallyRow(run.run_id, ""))
-    response = rs.ReadProgressResponse(batches=run.batches, groups=_groups(train), samples=_samples(train))
+    response = rs.ReadProgressResponse(
+        batches=run.batches, groups=_groups(train), samples=_samples(train)
+    )
     if run.step >= 0:
         response.step = run.step
     response.evals.extend(_evaluation(tally) for tally in tallies.values())
@@ -33,7 +43,11 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadProgressRes
 
 def _groups(tally: TallyRow) -> rs.GroupCounts:
     return rs.GroupCounts(
-        opened=tally.prefix, open=tally.open, closed=tally.closed, consumed=tally.consumed, dropped=tally.dropped
+        opened=tally.prefix,
+        open=tally.open,
+        closed=tally.closed,
+        consumed=tally.consumed,
+        dropped=tally.dropped,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a node may be called: rows, metrics and messages to people name it."""
+"""Names of nodes, as they may stand in rows, metrics and messages to people."""
 
 import re
 
@@ -8,6 +8,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(node_id: str) -> None:
-    """Raises InvalidInput for anything else."""
+    """Raise InvalidInput unless the id is 1 to 64 letters, digits, -, _ and dots."""
     if not _NAME.fullmatch(node_id):
         raise InvalidInput(f"node_id {node_id[:64]!r} must be 1 to 64 letters, digits, -, _ and .")

@@ -1,37 +1,55 @@
-"""Makes an accepted event a fact in the Book, and releases what waited for it."""
+"""Application of accepted events to a UnitOfWork, and the release of what waited for them."""
 
 import json
 
 from banyan.segment import Kind
-from banyan.v1 import events_pb2, tree_pb2
-from services.treestore.events.events import Event, GrownPlan, GrownSegment, LeafFinished, LeafScored, TreeGrown, TreeOpened
-from services.treestore.ingest.rules import score_row
+from banyan.v1 import tree_pb2
+from services.treestore.events.events import (
+    Event,
+    GrownPlan,
+    GrownSegment,
+    LeafFinished,
+    LeafScored,
+    TreeGrown,
+    TreeOpened,
+)
 from services.treestore.lifecycle import assignments, transitions
-from services.treestore.unit_of_work.rows import ANSWER, GROWING, SCORING, GroupRow, GroupState, SegmentHeader, TreeRow
-from services.treestore.unit_of_work.unit_of_work import UnitOfWork, segment_key, tree_key
+from services.treestore.storage import mapping
+from services.treestore.unit_of_work.parked_events import segment_key, tree_key
+from services.treestore.unit_of_work.rows import (
+    GROWING,
+    SCORING,
+    GroupRow,
+    GroupState,
+    SegmentHeader,
+    TreeRow,
+)
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
-_UNKNOWN = "unknown"  # the node of a claim that another store issued
+_UNKNOWN_NODE = "unknown"  # the node of a claim that another store issued
 
 
-def accept(book: UnitOfWork, event: Event) -> list[Event]:
-    """Applies an event that the rules accepted; the events that waited for it."""
+def accept(work: UnitOfWork, event: Event) -> list[Event]:
+    """Apply an event that the rules accepted, and return the events that waited for it."""
     match event:
         case TreeOpened():
-            return _opened(book, event)
+            return _open_tree(work, event)
         case GrownSegment():
-            return _grew(book, event)
+            return _add_segment(work, event)
         case GrownPlan():
-            return _planned(book, event)
+            _add_plan(work, event)
         case LeafFinished():
-            return _ended(book, event)
+            _finish_leaf(work, event)
         case TreeGrown():
-            return _grown(book, event)
+            _end_growth(work, event)
         case LeafScored():
-            return _scored(book, event)
-    raise AssertionError(f"no fact for {type(event).__name__}")
+            work.put_score(event.message)
+        case _:
+            raise AssertionError(f"no fact for {type(event).__name__}")
+    return []
 
 
-def _opened(book: UnitOfWork, event: TreeOpened) -> list[Event]:
+def _open_tree(work: UnitOfWork, event: TreeOpened) -> list[Event]:
     spec = event.message.spec
     tree = TreeRow(
         tree_id=spec.tree_id,
@@ -42,12 +60,12 @@ def _opened(book: UnitOfWork, event: TreeOpened) -> list[Event]:
         label=spec.label,
         traceparent=spec.traceparent,
         scorers=tuple(spec.scorers),
-        score_deadline_ms=spec.score_deadline_ms or book.settings.score_deadline_ms,
-        max_claims=spec.max_claims or book.settings.max_claims,
-        opened_ms=book.now_ms,
+        score_deadline_ms=spec.score_deadline_ms or work.settings.score_deadline_ms,
+        max_claims=spec.max_claims or work.settings.max_claims,
+        opened_ms=work.now_ms,
     )
-    book.add_tree(book.change(tree))
-    book.new_trees.append(
+    work.add_tree(work.change(tree))
+    work.new_trees.append(
         {
             "tree_id": spec.tree_id,
             "spec": spec.SerializeToString(),
@@ -55,105 +73,93 @@ def _opened(book: UnitOfWork, event: TreeOpened) -> list[Event]:
             "scorers": json.dumps(list(spec.scorers)),
         }
     )
-    _join_group(book, event)
-    _begin(book, tree, spec)
-    return book.release(tree_key(tree.tree_id))
+    _join_group(work, event)
+    _begin_growth(work, tree, spec)
+    return work.parked.release(tree_key(tree.tree_id))
 
 
-def _begin(book: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
-    """Queue a tree for growing, unless its group is given up already, or was too old before anything of it was heard."""
-    group = book.group(tree)
-    if group.state == GroupState.OPEN and group.too_old(book.runs[tree.run_id].step):
-        transitions.expire(book, [group])
-    elif group.state == GroupState.DROPPED:
-        transitions.drop(book, tree, group.reason)
-    else:
-        assignments.queue(book, tree, spec)
-
-
-def _join_group(book: UnitOfWork, event: TreeOpened) -> None:
+def _join_group(work: UnitOfWork, event: TreeOpened) -> None:
     spec = event.message.spec
     key = (spec.run_id, spec.group_id)
-    group = book.groups.get(key)
+    group = work.groups.get(key)
     if group is None:
-        group = GroupRow(spec.run_id, spec.group_id, spec.label, spec.group_ordinal, int(spec.purpose), spec.group_size)
-        group.take, group.take_in_order = spec.group_take, int(spec.take_in_order)
-        group.last_step = spec.last_step if spec.HasField("last_step") else -1
-        book.add_group(group)
-        book.new_groups.add(key)
-        tally = book.tally(group)
+        group = GroupRow(
+            run_id=spec.run_id,
+            group_id=spec.group_id,
+            label=spec.label,
+            ordinal=spec.group_ordinal,
+            purpose=int(spec.purpose),
+            size=spec.group_size,
+            take=spec.group_take,
+            take_in_order=int(spec.take_in_order),
+            last_step=spec.last_step if spec.HasField("last_step") else -1,
+        )
+        work.add_group(group)
+        work.new_groups.add(key)
+        tally = work.tally(group)
         tally.groups += 1
         tally.open += 1
     group.opened += 1
-    book.tally(group)
-    book.changed_groups.add(key)
+    work.tally(group)
+    work.changed_groups.add(key)
 
 
-def _hold(book: UnitOfWork, tree: TreeRow, epoch: int) -> None:
-    """Progress keeps a claim that was not handed back; an epoch that this store never issued came from one that was lost."""
-    book.change(tree)
+def _begin_growth(work: UnitOfWork, tree: TreeRow, spec: tree_pb2.TreeSpec) -> None:
+    """Queue a tree, unless its group was dropped, or was too old before its first tree came."""
+    group = work.group(tree)
+    if group.state == GroupState.OPEN and group.too_old(work.runs[tree.run_id].step):
+        transitions.drop_stale_groups(work, [group])
+    elif group.state == GroupState.DROPPED:
+        transitions.drop_open(work, tree, group.reason)
+    else:
+        assignments.queue(work, tree, spec)
+
+
+def _keep_claim(work: UnitOfWork, tree: TreeRow, epoch: int) -> None:
+    """Extend the claim of a tree that made progress, unless it was returned.
+
+    An epoch that this store never issued comes from a store that was lost.
+    """
+    work.change(tree)
     if epoch > tree.claim_epoch:
-        tree.claim_epoch, tree.claim_node = epoch, _UNKNOWN
+        tree.claim_epoch, tree.claim_node = epoch, _UNKNOWN_NODE
     if tree.state == GROWING and tree.claim_node:
-        tree.claim_due_ms = book.now_ms + book.settings.claim_ms
-        tree.growth_due_ms = tree.claim_due_ms + book.settings.requeue_ms
+        tree.claim_due_ms = work.now_ms + work.settings.claim_ms
+        tree.growth_due_ms = tree.claim_due_ms + work.settings.requeue_ms
 
 
-def _grew(book: UnitOfWork, event: GrownSegment) -> list[Event]:
-    segment, tree = event.segment, book.trees[event.tree_id]
-    above = book.heads.get(segment.parent)
-    sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
-    head = SegmentHeader(
-        segment.id,
-        tree.tree_id,
-        segment.parent,
-        segment.fork,
-        segment.ordinal,
-        len(segment),
-        int(segment.kind),
-        sampled,
+def _add_segment(work: UnitOfWork, event: GrownSegment) -> list[Event]:
+    segment, tree = event.segment, work.trees[event.tree_id]
+    above = work.headers.get(segment.parent)
+    header = SegmentHeader(
+        id=segment.id,
+        tree_id=tree.tree_id,
+        parent=segment.parent,
+        fork=segment.fork,
+        ordinal=segment.ordinal,
+        length=len(segment),
+        kind=int(segment.kind),
+        prefix_sampled=above.answer_tokens(segment.fork) if above else 0,
     )
-    book.add_head(head)
-    book.new_segments.append(_segment_values(book, event, head))
-    _hold(book, tree, event.message.claim_epoch)
+    work.add_header(header)
+    work.new_segments.append(
+        {
+            **mapping.SEGMENT.to_columns(event.message.segment),
+            "length": header.length,
+            "prefix_sampled": header.prefix_sampled,
+            "claim_epoch": event.message.claim_epoch,
+            "stored_ms": work.now_ms,
+        }
+    )
+    _keep_claim(work, tree, event.message.claim_epoch)
     tree.idle_claims = 0
-    _count(book, tree, event)
-    return book.release(segment_key(segment.id))
+    _count_tokens(work, tree, event)
+    return work.parked.release(segment_key(segment.id))
 
 
-def _segment_values(book: UnitOfWork, event: GrownSegment, head: SegmentHeader) -> dict[str, object]:
-    message = event.message.segment
-    return {
-        "id": head.id,
-        "tree_id": head.tree_id,
-        "parent": head.parent,
-        "fork": head.fork,
-        "ordinal": head.ordinal,
-        "kind": head.kind,
-        "origin": int(message.origin),
-        "length": head.length,
-        "prefix_sampled": head.prefix_sampled,
-        "tokens": message.tokens,
-        "logprobs": message.logprobs,
-        "sampled_logprobs": message.sampled_logprobs,
-        "policy_epoch": message.policy.learner_epoch,
-        "policy_step": message.policy.step,
-        "policy_digest": message.policy.digest,
-        "sampling": message.sampling.SerializeToString(),
-        "finish": int(message.finish),
-        "producer": message.producer,
-        "text": message.text,
-        "cached_tokens": message.cached_tokens,
-        "entropies": message.entropies,
-        "signals": message.signals.SerializeToString() if message.HasField("signals") else b"",
-        "claim_epoch": event.message.claim_epoch,
-        "stored_ms": book.now_ms,
-    }
-
-
-def _count(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
+def _count_tokens(work: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
     tree.segments += 1
-    tally = book.tally(tree)
+    tally = work.tally(tree)
     if event.segment.kind is Kind.POLICY:
         tree.sampled_tokens += len(event.segment)
         tally.sampled_tokens += len(event.segment)
@@ -162,53 +168,45 @@ def _count(book: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
         tree.prompt_tokens += len(event.segment)
 
 
-def _planned(book: UnitOfWork, event: GrownPlan) -> list[Event]:
+def _add_plan(work: UnitOfWork, event: GrownPlan) -> None:
     plan = event.message.plan
-    record = plan.SerializeToString()
-    values = {"tree_id": event.tree_id, "claim_epoch": plan.claim_epoch, "number": plan.number, "record": record}
-    book.new_plans.append(values)
-    return []
-
-
-def _ended(book: UnitOfWork, event: LeafFinished) -> list[Event]:
-    leaf = book.put_leaf(event.tree_id, event.leaf)
-    leaf.finished, leaf.reason, leaf.completion = True, event.message.reason, event.message.completion
-    _hold(book, book.trees[event.tree_id], event.message.claim_epoch)
-    return []
-
-
-def _grown(book: UnitOfWork, event: TreeGrown) -> list[Event]:
-    tree = book.trees[event.tree_id]
-    _hold(book, tree, event.message.claim_epoch)
-    tree.state, tree.grown_epoch, tree.grown_node = SCORING, event.message.claim_epoch, event.message.node_id
-    book.grew[tree.run_id, tree.grown_node] += 1
-    tree.grown_digest, tree.leaves = event.leaves_digest(), len(event.leaves)
-    tree.score_due_ms = book.now_ms + tree.score_deadline_ms
-    tree.remind_due_ms = book.now_ms + tree.score_deadline_ms // 2
-    tree.claim_due_ms = tree.growth_due_ms = 0
-    tally = book.tally(tree)
-    for leaf in event.leaves:
-        book.put_leaf(tree.tree_id, leaf).listed = True
-        head = book.heads[leaf.segment]
-        tally.path_tokens += head.prefix_sampled + (leaf.end if head.kind in ANSWER else 0)
-    for place in event.inside:
-        book.put_leaf(tree.tree_id, place)  # no leaf of the tree: it is not listed
-    tally.leaves += len(event.leaves)
-    tally.prompt_tokens += tree.prompt_tokens  # of trees that are grown: one that is given up shared nothing
-    tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)
-    return []
-
-
-def _scored(book: UnitOfWork, event: LeafScored) -> list[Event]:
-    message: events_pb2.LeafScored = event.message
-    book.put_score(
-        event.tree_id,
-        event.leaf,
-        message.scored.scorer,
-        score_row(event),
-        parts=json.dumps(dict(message.scored.score.parts), sort_keys=True),
-        repair=message.scored.score.repair.SerializeToString() if message.scored.score.HasField("repair") else None,
-        verifier=message.verifier_id,
-        duration_ms=message.duration_ms,
+    work.new_plans.append(
+        {
+            "tree_id": event.tree_id,
+            "claim_epoch": plan.claim_epoch,
+            "number": plan.number,
+            "record": plan.SerializeToString(),
+        }
     )
-    return []
+
+
+def _finish_leaf(work: UnitOfWork, event: LeafFinished) -> None:
+    leaf = work.put_leaf(event.tree_id, event.leaf)
+    leaf.finished = True
+    leaf.reason = event.message.reason
+    leaf.completion = event.message.completion
+    _keep_claim(work, work.trees[event.tree_id], event.message.claim_epoch)
+
+
+def _end_growth(work: UnitOfWork, event: TreeGrown) -> None:
+    tree = work.trees[event.tree_id]
+    _keep_claim(work, tree, event.message.claim_epoch)
+    tree.state = SCORING
+    tree.grown_epoch = event.message.claim_epoch
+    tree.grown_node = event.message.node_id
+    tree.grown_digest = event.leaves_digest()
+    tree.leaves = len(event.leaves)
+    tree.score_due_ms = work.now_ms + tree.score_deadline_ms
+    tree.remind_due_ms = work.now_ms + tree.score_deadline_ms // 2
+    tree.claim_due_ms = tree.growth_due_ms = 0
+    work.grown[tree.run_id, tree.grown_node] += 1
+    tally = work.tally(tree)
+    for leaf in event.leaves:
+        work.put_leaf(tree.tree_id, leaf).listed = True
+        tally.path_tokens += work.headers[leaf.segment].answer_tokens(leaf.end)
+    for place in event.inside:
+        work.put_leaf(tree.tree_id, place)  # no leaf of the tree, so it is not listed
+    tally.leaves += len(event.leaves)
+    # Of grown trees only: a tree that is dropped before shares its prompt with no path.
+    tally.prompt_tokens += tree.prompt_tokens
+    tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)

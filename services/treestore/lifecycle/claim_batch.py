@@ -11,12 +11,12 @@ from services.treestore.lifecycle import claims
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
-from services.treestore.unit_of_work.load import rows_in
+from services.treestore.storage.sql import rows_in
 
-MOST = 64
-MOST_BYTES = 4 << 20  # of the trees in one answer, all together
-MOST_ALONE = 32 << 20  # of the only tree in an answer: half of a gRPC message; a larger one is streamed
-_PART = 4 << 20  # bytes of a part of a stream, or one segment
+MAX_CLAIMS = 64
+MAX_BYTES = 4 << 20  # of all trees in one answer
+MAX_BYTES_ALONE = 32 << 20  # of a tree in an answer: half a gRPC message; larger ones are streamed
+_PART_BYTES = 4 << 20  # of a part of a stream that has more than one segment
 _SIZES = (
     select(schema.segments.c.tree_id, func.sum(trees.BYTES).label("bytes"))
     .where(schema.segments.c.tree_id.in_(bindparam("keys", expanding=True)))
@@ -24,28 +24,37 @@ _SIZES = (
 )
 
 
-def one(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
-    """One claim. Raises NotFound."""
+def claim_one(
+    connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
+) -> ts.ClaimTreeResponse:
+    """Claim a tree. Raises NotFound."""
     answer = _claim(connection, request, now_ms, settings)
     _add_trees(connection, [(request, answer)], _sizes(connection, [request.tree_id]))
     return answer
 
 
-def several(
-    connection: Connection, request: ts.ClaimTreesRequest, run_id: str, now_ms: int, settings: Settings
+def claim_many(
+    connection: Connection,
+    request: ts.ClaimTreesRequest,
+    run_id: str,
+    now_ms: int,
+    settings: Settings,
 ) -> ts.ClaimTreesResponse:
-    """Many claims, of trees of `run_id` if it is named; each has its own outcome. Raises InvalidInput for too many."""
-    if len(request.claims) > MOST:
-        raise InvalidInput(f"{len(request.claims)} claims at once; at most {MOST} are taken")
+    """Claim many trees, of `run_id` unless it is empty; each has its own outcome.
+
+    Raises InvalidInput for more than MAX_CLAIMS.
+    """
+    if len(request.claims) > MAX_CLAIMS:
+        raise InvalidInput(f"{len(request.claims)} claims at once; at most {MAX_CLAIMS} are taken")
     response = ts.ClaimTreesResponse()
     granted: list[tuple[ts.ClaimTreeRequest, ts.ClaimTreeResponse]] = []
     sizes = _sizes(connection, [claim.tree_id for claim in request.claims])
     size = 0
     for claim in request.claims:
         outcome = response.outcomes.add()
-        alone = sizes.get(claim.tree_id, 0)
-        size += alone if alone <= MOST_ALONE else 0  # a tree that is streamed takes no room here
-        if granted and size > MOST_BYTES:
+        tree_size = sizes.get(claim.tree_id, 0)
+        size += tree_size if tree_size <= MAX_BYTES_ALONE else 0  # a larger one is streamed
+        if granted and size > MAX_BYTES:
             outcome.refused = "LATER"
             continue
         try:  # a claim is refused before it has changed anything
@@ -60,17 +69,30 @@ def several(
 
 
 def _sizes(connection: Connection, tree_ids: Sequence[bytes]) -> dict[bytes, int]:
-    """Bytes that the segments of each tree have in a message."""
+    """Return the bytes that the segments of each tree have in a message."""
     if not tree_ids:
         return {}
-    return {row.tree_id: int(row.bytes) for row in connection.execute(_SIZES, {"keys": list(tree_ids)})}
+    rows = connection.execute(_SIZES, {"keys": list(tree_ids)})
+    return {row.tree_id: int(row.bytes) for row in rows}
 
 
-def _claim(connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings) -> ts.ClaimTreeResponse:
-    tree_id, node = request.tree_id, request.node_id
-    epoch = claims.claim(connection, tree_id, node, request.ticket, now_ms, settings, request.traceparent)
-    first = claims.first_trace(connection, tree_id)
-    return ts.ClaimTreeResponse(epoch=epoch, deadline_ms=settings.claim_ms if epoch else 0, first_traceparent=first)
+def _claim(
+    connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
+) -> ts.ClaimTreeResponse:
+    epoch = claims.claim(
+        connection,
+        request.tree_id,
+        node=request.node_id,
+        ticket=request.ticket,
+        now_ms=now_ms,
+        settings=settings,
+        traceparent=request.traceparent,
+    )
+    return ts.ClaimTreeResponse(
+        epoch=epoch,
+        deadline_ms=settings.claim_ms if epoch else 0,
+        first_traceparent=claims.first_trace(connection, request.tree_id),
+    )
 
 
 def _add_trees(
@@ -78,36 +100,40 @@ def _add_trees(
     granted: Sequence[tuple[ts.ClaimTreeRequest, ts.ClaimTreeResponse]],
     sizes: Mapping[bytes, int],
 ) -> None:
-    ids = list(dict.fromkeys(claim.tree_id for claim, _ in granted))
-    large = {tree_id for tree_id in ids if sizes.get(tree_id, 0) > MOST_ALONE}
-    found = {tree.spec.tree_id: tree for tree in trees.read(connection, ids, bare=large)}
+    tree_ids = list(dict.fromkeys(claim.tree_id for claim, _ in granted))
+    large = {tree_id for tree_id in tree_ids if sizes.get(tree_id, 0) > MAX_BYTES_ALONE}
+    by_id = {tree.spec.tree_id: tree for tree in trees.read(connection, tree_ids, bare=large)}
     for claim, answer in granted:
-        answer.tree.CopyFrom(found[claim.tree_id])
+        answer.tree.CopyFrom(by_id[claim.tree_id])
         answer.streamed = claim.tree_id in large
 
 
-def parts(connection: Connection, request: ts.StreamClaimedRequest, run_id: str) -> list[list[bytes]]:
-    """The segments of a tree under a claim that is in force, parents first, in parts that a message holds.
+def parts(
+    connection: Connection, request: ts.StreamClaimedRequest, run_id: str
+) -> list[list[bytes]]:
+    """Return the segments of a claimed tree, parents first, in parts that fit in a message.
 
-    Raises NotFound, or Refused.
+    Raises NotFound, or Refused if the claim is not in force.
     """
     if run_id:
         claims.check_run(connection, request.tree_id, run_id)
-    claims.check_held(connection, request.tree_id, request.epoch)
+    claims.check_in_force(connection, request.tree_id, request.epoch)
     places = trees.places(connection, request.tree_id)
     paths = order.paths(places)
-    found: list[list[bytes]] = []
-    room = 0
+    by_part: list[list[bytes]] = []
+    capacity = 0
     for place in sorted(places, key=lambda place: paths[place.id]):
-        room -= place.bytes
-        if room < 0 or not found:
-            found.append([])
-            room = _PART - place.bytes
-        found[-1].append(place.id)
-    return found
+        capacity -= place.bytes
+        if capacity < 0 or not by_part:
+            by_part.append([])
+            capacity = _PART_BYTES - place.bytes
+        by_part[-1].append(place.id)
+    return by_part
 
 
 def part(connection: Connection, segments: Sequence[bytes]) -> ts.StreamClaimedResponse:
-    """A part of a tree's segments."""
+    """Return a part of a tree's segments."""
     rows = {row.id: row for row in rows_in(connection, schema.segments, "id", segments)}
-    return ts.StreamClaimedResponse(segments=[trees.segment_to_wire(rows[i]) for i in segments if i in rows])
+    return ts.StreamClaimedResponse(
+        segments=[trees.segment_to_wire(rows[i]) for i in segments if i in rows]
+    )

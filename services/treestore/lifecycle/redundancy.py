@@ -1,9 +1,10 @@
-"""Which trees of a group are too many: pure (RollArt, card 42). A group may be opened with spare trees.
+"""Redundant trees of a group. Pure.
 
-It takes the first `take` that close, so that it waits for no straggler. Short answers close sooner, so what it takes is
-shorter than what the policy says on average. `take_in_order` takes those of the lowest indices instead, whatever they
-last: a draw that knows nothing of lengths, since trees of a group differ by their seeds alone. Then a spare only stands in
-for a tree that was given up.
+A group may be opened with spare trees (RollArt, arXiv 2512.22560; ADR 015). It takes the first
+`take` trees that close, so that it waits for no straggler. Short answers close sooner, so these
+are shorter than the policy's answers on average. With `take_in_order` it takes the trees
+of the lowest indices instead, however long they last: a draw that is independent of lengths, since
+trees of a group differ by their seeds alone. A spare then only replaces a tree that was dropped.
 """
 
 from collections.abc import Iterable
@@ -14,12 +15,15 @@ REASON = "REDUNDANT"
 
 
 def surplus(group: GroupRow, trees: Iterable[TreeRow]) -> list[TreeRow]:
-    """The trees to give up, once those that the group takes are closed; empty before."""
+    """Return the trees to drop; none before the trees that the group takes are closed."""
     if not group.take or group.state not in (GroupState.OPEN, GroupState.CLOSED):
         return []
-    left = sorted((tree for tree in trees if tree.state != DROPPED), key=lambda tree: tree.tree_index)
-    first = left if group.take_in_order else sorted((t for t in left if t.state == CLOSED), key=lambda t: t.closed_ms)
-    taken = first[: group.take]
+    candidates = sorted(
+        (tree for tree in trees if tree.state != DROPPED), key=lambda tree: tree.tree_index
+    )
+    closed = [tree for tree in candidates if tree.state == CLOSED]
+    by_time = sorted(closed, key=lambda tree: tree.closed_ms)
+    taken = (candidates if group.take_in_order else by_time)[: group.take]
     if len(taken) < group.take or any(tree.state != CLOSED for tree in taken):
         return []
-    return [tree for tree in left if tree not in taken]
+    return [tree for tree in candidates if tree not in taken]

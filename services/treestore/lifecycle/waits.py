@@ -1,6 +1,6 @@
-"""What of a node's work is stored, how it was scored, and its room (PROTOCOL 3).
+"""Answers to nodes that wait: stored segments, scores, and the growth budget of a tree.
 
-Answers AwaitIngested, AwaitTreesIngested and AwaitScores.
+See docs/protocol.md, Ending a tree. They answer AwaitIngested, AwaitTreesIngested and AwaitScores.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from banyan.errors import NotFound, Refused
 from banyan.reasons import Reason
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.lifecycle import claims
-from services.treestore.queries.trees import rooms_of, score_to_wire
+from services.treestore.queries.trees import budgets_of, score_to_wire
 from services.treestore.storage import schema
-from services.treestore.unit_of_work.load import chunks
+from services.treestore.storage.sql import chunks
 from services.treestore.unit_of_work.rows import DROPPED, GROWING
 
-MOST = 64  # trees asked for at once
+MAX_TREES = 64  # in one request
 # Made once: a node asks for each of its trees after each of its messages.
 _ID: BindParameter[bytes] = bindparam("tree_id")
 _TREE = select(schema.trees.c.claim_epoch, schema.trees.c.grown_epoch, schema.trees.c.state).where(
@@ -26,50 +26,108 @@ _STORED = select(schema.segments.c.id).where(
     schema.segments.c.id.in_(bindparam("keys", expanding=True)), schema.segments.c.tree_id == _ID
 )
 _SCORES = schema.scores.select().where(schema.scores.c.tree_id == _ID).order_by(schema.scores.c.n)
-_OF = schema.refused.c
+_R = schema.refused.c
 _REFUSED = (
-    select(_OF.segment, _OF.reason, _OF.winner)
-    .where(_OF.tree_id == _ID, _OF.kind == "segment", _OF.epoch == bindparam("epoch"))
-    .order_by(_OF.n)
+    select(_R.segment, _R.reason, _R.winner)
+    .where(_R.tree_id == _ID, _R.kind == "segment", _R.epoch == bindparam("epoch"))
+    .order_by(_R.n)
 )
 
 
-def look(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
-    """What is missing, what was refused, and whether the tree is grown.
+def ingested(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
+    """Return the missing and the refused segments, and whether the tree is grown.
 
-    Raises Refused once a newer claim is in force or the tree was dropped.
+    Raises NotFound, and Refused once a newer claim is in force or the tree was dropped.
     """
     tree = _claimed(connection, request.tree_id, request.epoch)
-    response = ts.AwaitIngestedResponse(grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch)
+    response = ts.AwaitIngestedResponse(
+        grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch
+    )
     missing = set(request.segment_ids) - _stored(connection, request)
-    for segment, reason, winner in _refused(connection, request, missing) if missing else ():
-        response.refused.add(segment=segment, reason=reason, winner=winner)
-        missing.discard(segment)
+    if missing:
+        query = {"tree_id": request.tree_id, "epoch": request.epoch}
+        for row in connection.execute(_REFUSED, query):
+            if row.segment in missing:
+                response.refused.add(segment=row.segment, reason=row.reason, winner=row.winner)
+                missing.discard(row.segment)
     response.missing.extend(segment for segment in request.segment_ids if segment in missing)
     return response
 
 
-def several(
-    connection: Connection, request: ts.AwaitTreesIngestedRequest, run_id: str, before: ts.AwaitTreesIngestedResponse
-) -> ts.AwaitTreesIngestedResponse:
-    """The same of many trees, of `run_id` if it is named; each has its own outcome. before: the last look, or an empty one.
+def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:
+    stored: set[bytes] = set()
+    for chunk in chunks(request.segment_ids):
+        stored |= set(connection.scalars(_STORED, {"keys": chunk, "tree_id": request.tree_id}))
+    return stored
 
-    What was final then is not looked at again.
+
+def ingested_trees(
+    connection: Connection,
+    request: ts.AwaitTreesIngestedRequest,
+    run_id: str,
+    before: ts.AwaitTreesIngestedResponse,
+) -> ts.AwaitTreesIngestedResponse:
+    """Return `ingested` for many trees, of `run_id` unless it is empty; each has its own outcome.
+
+    before: the previous answer, or an empty one; its final outcomes are not read again
     """
     response = ts.AwaitTreesIngestedResponse()
-    known: list[ts.IngestOutcome | None] = [*before.outcomes] or [None] * len(request.trees)
-    for one, last in zip(request.trees, known, strict=True):
-        if last is not None and _final(one, last):
+    previous: list[ts.IngestOutcome | None] = [*before.outcomes] or [None] * len(request.trees)
+    for tree_request, last in zip(request.trees, previous, strict=True):
+        if last is not None and _is_final(tree_request, last):
             response.outcomes.append(last)
             continue
         outcome = response.outcomes.add()
         try:
             if run_id:
-                claims.check_run(connection, one.tree_id, run_id)
-            outcome.answer.CopyFrom(look(connection, one))
+                claims.check_run(connection, tree_request.tree_id, run_id)
+            outcome.answer.CopyFrom(ingested(connection, tree_request))
         except (NotFound, Refused) as error:
             outcome.refused, outcome.detail = error.reason, str(error)
     return response
+
+
+def is_complete(request: ts.AwaitIngestedRequest, response: ts.AwaitIngestedResponse) -> bool:
+    """Return True if nothing is left to wait for."""
+    return not response.missing and (response.grown or not request.grown)
+
+
+def all_complete(
+    request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse
+) -> bool:
+    """Return True if nothing is left to wait for, for any tree."""
+    pairs = zip(request.trees, response.outcomes, strict=True)
+    return all(_is_final(tree_request, outcome) for tree_request, outcome in pairs)
+
+
+def _is_final(request: ts.AwaitIngestedRequest, outcome: ts.IngestOutcome) -> bool:
+    return bool(outcome.refused) or is_complete(request, outcome.answer)
+
+
+def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitScoresResponse:
+    """Return all scores and the growth budget of a tree that grows under this claim.
+
+    Raises NotFound, and Refused for any other tree.
+    """
+    tree = _claimed(connection, request.tree_id, request.epoch)
+    if tree.state != GROWING or request.epoch != tree.claim_epoch:
+        raise Refused(
+            f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}",
+            Reason.NOT_GROWING,
+        )
+    rows = connection.execute(_SCORES, {"tree_id": request.tree_id})
+    return ts.AwaitScoresResponse(
+        scores=[score_to_wire(row) for row in rows],
+        room=budgets_of(connection, [request.tree_id]).get(request.tree_id),
+    )
+
+
+def has_news(request: ts.AwaitScoresRequest, response: ts.AwaitScoresResponse) -> bool:
+    """Return True if there are scores, or a round of the growth budget, that the node does not
+    know.
+    """
+    later = request.HasField("room_known") and response.room.round > request.room_known
+    return later or len(response.scores) > request.known
 
 
 def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any, Any]:
@@ -78,51 +136,12 @@ def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
     if epoch < tree.claim_epoch:
         raise Refused(
-            f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force", Reason.STALE_EPOCH
+            f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force",
+            Reason.STALE_EPOCH,
         )
     if tree.state == DROPPED:
-        raise Refused(f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more", Reason.NOT_GROWING)
+        raise Refused(
+            f"tree {tree_id.hex()[:12]} was dropped; nothing of it is stored any more",
+            Reason.NOT_GROWING,
+        )
     return tree
-
-
-def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitScoresResponse:
-    """All scores and the room of a tree that grows under this claim. Raises Refused like `look`, and for any other tree."""
-    tree = _claimed(connection, request.tree_id, request.epoch)
-    if tree.state != GROWING or request.epoch != tree.claim_epoch:
-        raise Refused(f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}", Reason.NOT_GROWING)
-    found = [score_to_wire(row) for row in connection.execute(_SCORES, {"tree_id": request.tree_id})]
-    return ts.AwaitScoresResponse(scores=found, room=rooms_of(connection, [request.tree_id]).get(request.tree_id))
-
-
-def news(request: ts.AwaitScoresRequest, response: ts.AwaitScoresResponse) -> bool:
-    """Whether there is what the node waits for."""
-    later = request.HasField("room_known") and response.room.round > request.room_known
-    return later or len(response.scores) > request.known
-
-
-def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:
-    found: set[bytes] = set()
-    for chunk in chunks(request.segment_ids):
-        found |= set(connection.scalars(_STORED, {"keys": chunk, "tree_id": request.tree_id}))
-    return found
-
-
-def _refused(
-    connection: Connection, request: ts.AwaitIngestedRequest, missing: set[bytes]
-) -> list[tuple[bytes, str, bytes]]:
-    rows = connection.execute(_REFUSED, {"tree_id": request.tree_id, "epoch": request.epoch})
-    return [(row.segment, row.reason, row.winner) for row in rows if row.segment in missing]
-
-
-def enough(request: ts.AwaitIngestedRequest, response: ts.AwaitIngestedResponse) -> bool:
-    """Whether there is nothing left to wait for."""
-    return not response.missing and (response.grown or not request.grown)
-
-
-def all_enough(request: ts.AwaitTreesIngestedRequest, response: ts.AwaitTreesIngestedResponse) -> bool:
-    """Whether there is nothing left to wait for of any tree."""
-    return all(_final(one, outcome) for one, outcome in zip(request.trees, response.outcomes, strict=True))
-
-
-def _final(request: ts.AwaitIngestedRequest, outcome: ts.IngestOutcome) -> bool:
-    return bool(outcome.refused) or enough(request, outcome.answer)

@@ -1,77 +1,91 @@
-"""Deadlines belong to the store (PROTOCOL 4): scores that never came, trees that nobody grows, events that wait in vain."""
+"""Deadlines: scores that never came, trees that no node grows, events that wait too long.
 
-from collections.abc import Collection
+See docs/protocol.md, Deadlines. They belong to the store and its clock alone.
+"""
+
 from typing import TypeAlias
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    bindparam,
+    exists,
+    or_,
+    select,
+    update,
+)
 
 from banyan.reasons import Reason
 from banyan.tree import Leaf
-from banyan.v1 import events_pb2
+from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire.segments import leaf_to_wire
-from services.chassis.messaging import subjects
-from services.treestore.ingest.transaction import Outcome, bury_event, outcome
+from services.treestore.ingest.dead_letters import dead_letter_event
+from services.treestore.ingest.outcome import Outcome, outcome
 from services.treestore.ingest.transaction import apply as apply_events
 from services.treestore.lifecycle import assignments, group_scoring, transitions
 from services.treestore.lifecycle.claims import spec_of
+from services.treestore.loops.reminders import remind
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.storage.store_metadata import put, read_int
-from services.treestore.unit_of_work import completion
-from services.treestore.unit_of_work.load import OVER, load_completions, load_whole
-from services.treestore.unit_of_work.rows import GROWING, SCORING, UNSCORABLE, ScoreRow, TreeRow
+from services.treestore.unit_of_work.load import load_whole
+from services.treestore.unit_of_work.load_parts import load_completions
+from services.treestore.unit_of_work.rows import GROWING, OVER, SCORING, TreeRow
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
 
-_MOST = 200  # rows of one kind that one look takes on; the rest is due at the next
-_LEAVES = 16  # of a message; their texts may be long
+_BATCH = 200  # rows of one kind that one transaction takes on; the rest is due in the next
 Time: TypeAlias = int | BindParameter[int]  # milliseconds
-_STILL = (*OVER, rs.RUN_STATE_PAUSED)
+_NOT_LIVE = (*OVER, rs.RUN_STATE_PAUSED)
 
 
-def due(connection: Connection, now_ms: int, settings: Settings) -> bool:
-    """Whether there is anything to do: a cheap look, so that an idle store writes nothing."""
+def is_due(connection: Connection, now_ms: int, settings: Settings) -> bool:
+    """Return True if anything is due: a cheap query, so that an idle store writes nothing."""
     return bool(connection.scalar(_DUE, {"now": now_ms, "parked": now_ms - settings.park_ms}))
 
 
-def look(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
-    """Does all that is due."""
-    book = UnitOfWork(now_ms, settings)
-    trees = schema.trees
-    late, owing, idle = (
-        set(connection.scalars(select(trees.c.tree_id).where(due).limit(_MOST)))
-        for due in (_score_due(now_ms), _reminder_due(now_ms), _growth_due(now_ms))
-    )
-    load_whole(connection, book, late | owing | idle)
-    load_completions(connection, book, owing - late)
+def reconcile(connection: Connection, now_ms: int, settings: Settings) -> Outcome:
+    """Do all that is due, in parts of bounded size."""
+    work = UnitOfWork(now_ms, settings)
+    late = _trees(connection, _score_due(now_ms))
+    unreminded = _trees(connection, _reminder_due(now_ms))
+    unclaimed = _trees(connection, _growth_due(now_ms))
+    load_whole(connection, work, late | unreminded | unclaimed)
+    load_completions(connection, work, unreminded - late)
     for tree_id in late:
-        _late(connection, book, book.trees[tree_id])
-    for tree_id in owing - late:
-        remind(book, book.trees[tree_id], group_scoring.scorers(connection, tree_id))
-    for tree_id in idle:
-        assignments.queue(book, book.trees[tree_id], spec_of(connection, tree_id))
-    transitions.settle(book)
-    flush(connection, book)
-    done = outcome(book)
-    expire(connection, now_ms, settings)
+        _end_scoring(connection, work, work.trees[tree_id])
+    for tree_id in unreminded - late:
+        remind(work, work.trees[tree_id], group_scoring.scorers(connection, tree_id))
+    for tree_id in unclaimed:
+        assignments.queue(work, work.trees[tree_id], spec_of(connection, tree_id))
+    transitions.close_scored(work)
+    flush(connection, work)
+    done = outcome(work)
+    expire_parked(connection, now_ms, settings)
     return done
 
 
+def _trees(connection: Connection, due: ColumnElement[bool]) -> set[bytes]:
+    return set(connection.scalars(select(schema.trees.c.tree_id).where(due).limit(_BATCH)))
+
+
 def _score_due(now_ms: Time) -> ColumnElement[bool]:
-    trees = schema.trees
-    return (trees.c.state == SCORING) & (trees.c.score_due_ms <= now_ms)
+    trees = schema.trees.c
+    return (trees.state == SCORING) & (trees.score_due_ms <= now_ms)
 
 
 def _reminder_due(now_ms: Time) -> ColumnElement[bool]:
-    trees = schema.trees
-    return trees.c.state.in_((GROWING, SCORING)) & (trees.c.remind_due_ms > 0) & (trees.c.remind_due_ms <= now_ms)
+    trees = schema.trees.c
+    due = (trees.remind_due_ms > 0) & (trees.remind_due_ms <= now_ms)
+    return trees.state.in_((GROWING, SCORING)) & due
 
 
 def _growth_due(now_ms: Time) -> ColumnElement[bool]:
-    trees, runs = schema.trees, schema.runs
-    live = select(runs.c.run_id).where(runs.c.state.not_in(_STILL))
-    return (trees.c.state == GROWING) & (trees.c.growth_due_ms <= now_ms) & trees.c.run_id.in_(live)
+    trees, runs = schema.trees.c, schema.runs.c
+    live = select(runs.run_id).where(runs.state.not_in(_NOT_LIVE))
+    return (trees.state == GROWING) & (trees.growth_due_ms <= now_ms) & trees.run_id.in_(live)
 
 
 # Made once: building it costs ten times as much as running it.
@@ -85,113 +99,89 @@ _DUE = select(
 )
 
 
-def _late(connection: Connection, book: UnitOfWork, tree: TreeRow) -> None:
-    """Gives up what is owed; scorers of whole groups have until their group, grown as a whole, had its time."""
+def _end_scoring(connection: Connection, work: UnitOfWork, tree: TreeRow) -> None:
+    """Make the leaves without a score UNSCORABLE.
+
+    Scorers of whole groups have time until their group, grown as a whole, had its own.
+    """
     groups = group_scoring.scorers(connection, tree.tree_id)
-    until = group_scoring.score_due(connection, tree, book.now_ms) if groups else book.now_ms
-    waiting = groups if until > book.now_ms else ()
-    for leaf, scorer in book.owed(tree):
+    until = group_scoring.score_due(connection, tree, work.now_ms) if groups else work.now_ms
+    waiting = groups if until > work.now_ms else ()
+    for leaf, scorer in work.owed(tree):
         if scorer not in waiting:
-            book.put_score(tree.tree_id, leaf, scorer, ScoreRow(UNSCORABLE, 0.0, Reason.DEADLINE, ""))
+            work.put_score(_unscorable(tree, leaf, scorer))
     if waiting:
-        book.change(tree).score_due_ms = until
-        tree.remind_due_ms = book.now_ms + (until - book.now_ms) // 2
-    book.touched.add(tree.tree_id)
+        work.change(tree).score_due_ms = until
+        tree.remind_due_ms = work.now_ms + (until - work.now_ms) // 2
+    work.touched.add(tree.tree_id)
 
 
-def remind(book: UnitOfWork, tree: TreeRow, groups: Collection[str]) -> None:
-    """Says again which leaves ended, and for scorers of whole groups, that the tree is grown: the log may have lost it, and
-    nobody else knows that scores are owed."""
-    book.change(tree).remind_due_ms = 0
-    part, grown = book.part(tree.tree_id), tree.state == SCORING
-    alone = [scorer for scorer in tree.scorers if scorer not in groups]
-    owed = completion.unscored(part.leaves, alone, part.scores, grown=grown, inside=book.inside(tree.tree_id))
-    for start in range(0, len(owed), _LEAVES):
-        leaves = [_finished(book, tree, leaf) for leaf in owed[start : start + _LEAVES]]
-        msg_id = f"remind-{tree.tree_id.hex()}-{start}-{book.now_ms}"
-        subject = subjects.lineage(tree.run_id, "leaf")
-        book.say(subject, msg_id, events_pb2.LeavesFinished(leaves=leaves), tree.traceparent)
-    if grown and completion.unscored(part.leaves, tuple(groups), part.scores, grown=True):
-        msg_id = f"remind-{tree.tree_id.hex()}-grown-{book.now_ms}"
-        message = events_pb2.TreesGrown(trees=[_grown(book, tree)])
-        book.say(subjects.lineage(tree.run_id, "grown"), msg_id, message, tree.traceparent)
+def _unscorable(tree: TreeRow, leaf: Leaf, scorer: str) -> events_pb2.LeafScored:
+    score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=Reason.DEADLINE)
+    scored = tree_pb2.ScoredLeaf(leaf=leaf_to_wire(leaf), scorer=scorer, score=score)
+    return events_pb2.LeafScored(run_id=tree.run_id, tree_id=tree.tree_id, scored=scored)
 
 
-def _grown(book: UnitOfWork, tree: TreeRow) -> events_pb2.TreeGrown:
-    return events_pb2.TreeGrown(
-        run_id=tree.run_id,
-        tree_id=tree.tree_id,
-        claim_epoch=tree.grown_epoch,
-        leaves=[leaf_to_wire(leaf) for leaf in completion.listed(book.part(tree.tree_id).leaves)],
-        node_id=tree.grown_node,
-    )
-
-
-def _finished(book: UnitOfWork, tree: TreeRow, leaf: Leaf) -> events_pb2.LeafFinished:
-    row = book.part(tree.tree_id).leaves[leaf]
-    return events_pb2.LeafFinished(
-        run_id=tree.run_id,
-        tree_id=tree.tree_id,
-        claim_epoch=tree.claim_epoch,
-        leaf=leaf_to_wire(leaf),
-        reason=row.reason,
-        completion=row.completion or "",
-    )
-
-
-def expire(connection: Connection, now_ms: int, settings: Settings) -> None:
-    """Judges parked events that waited too long once more; what still waits is given up."""
-    parked = schema.parked
-    keys = list(
-        connection.scalars(select(parked.c.waits_for).where(parked.c.parked_ms < now_ms - settings.park_ms).limit(_MOST))
-    )
+def expire_parked(connection: Connection, now_ms: int, settings: Settings) -> None:
+    """Judge parked events that waited too long once more; those that still wait become dead
+    letters.
+    """
+    parked = schema.parked.c
+    overdue = select(parked.waits_for).where(parked.parked_ms < now_ms - settings.park_ms)
+    keys = list(connection.scalars(overdue.limit(_BATCH)))
     if not keys:
         return
-    book = UnitOfWork(now_ms, settings)
-    apply_events(connection, book, [], keys)
+    work = UnitOfWork(now_ms, settings)
+    apply_events(connection, work, [], keys)
     for waits_for in keys:
-        for event in book.release(waits_for):
-            tree = book.trees.get(event.tree_id)
+        for event in work.parked.release(waits_for):
+            tree = work.trees.get(event.tree_id)
             if tree is not None and tree.over:
-                book.refuse(event, 0, Reason.TREE_OVER)
+                work.refuse(event, 0, Reason.TREE_OVER)
             else:
-                bury_event(
-                    book,
-                    event,
-                    f"PREREQUISITE_MISSING: waited {settings.park_ms / 1000:.0f} s for {waits_for[1:].hex()[:12]}",
-                )
-    flush(connection, book)
+                waited, missing = settings.park_ms / 1000, waits_for[1:].hex()[:12]
+                reason = f"PREREQUISITE_MISSING: waited {waited:.0f} s for {missing}"
+                dead_letter_event(work, event, reason)
+    flush(connection, work)
 
 
-def broker_lost(connection: Connection, now_ms: int) -> None:
-    """The log lost its messages: every open tree is due, to be queued if nobody holds it and reminded of unscored leaves.
+def log_lost(connection: Connection, now_ms: int) -> None:
+    """Make every open tree due, as the log lost its messages: to be queued if unclaimed, and
+    reminded of unscored leaves.
 
-    Only deadlines move here; the looks that follow do the work in parts, also after a crash.
+    Only deadlines move here; `reconcile` does the work in parts, also after a crash.
     """
     trees, runs = schema.trees, schema.runs
     live = trees.c.run_id.in_(select(runs.c.run_id).where(runs.c.state.not_in(OVER)))
-    free = live & (trees.c.state == GROWING) & (trees.c.claim_due_ms <= now_ms)
-    connection.execute(update(trees).where(free).values(growth_due_ms=now_ms))
+    unclaimed = live & (trees.c.state == GROWING) & (trees.c.claim_due_ms <= now_ms)
+    connection.execute(update(trees).where(unclaimed).values(growth_due_ms=now_ms))
     open_trees = live & trees.c.state.in_((GROWING, SCORING))
     connection.execute(update(trees).where(open_trees).values(remind_due_ms=now_ms))
 
 
-def beat(connection: Connection, now_ms: int) -> None:
-    """Notes that the store is alive, so that its next start knows for how long it was not."""
+def record_alive(connection: Connection, now_ms: int) -> None:
+    """Record that the store is alive, so that its next start knows how long it was down."""
     put(connection, "alive_ms", now_ms)
 
 
 def catch_up(connection: Connection, now_ms: int) -> int:
-    """Moves all deadlines by the time that the store was down: nobody could meet them then. Milliseconds."""
+    """Move all deadlines by the time that the store was down, when they could not be met; return it
+    in milliseconds.
+    """
     alive = read_int(connection, "alive_ms")
     gap = max(0, now_ms - alive) if alive else 0
     if gap:
-        trees, runs = schema.trees, schema.runs
-        for column in (trees.c.claim_due_ms, trees.c.growth_due_ms, trees.c.score_due_ms, trees.c.remind_due_ms):
-            later = update(trees).where(trees.c.state.in_((GROWING, SCORING)), column > 0)
-            connection.execute(later.values({column.name: column + gap}))
-        connection.execute(update(schema.parked).values(parked_ms=schema.parked.c.parked_ms + gap))
-        live = runs.c.state.not_in(_STILL)
+        trees, runs, parked = schema.trees, schema.runs, schema.parked
+        for column in (
+            trees.c.claim_due_ms,
+            trees.c.growth_due_ms,
+            trees.c.score_due_ms,
+            trees.c.remind_due_ms,
+        ):
+            pending = update(trees).where(trees.c.state.in_((GROWING, SCORING)), column > 0)
+            connection.execute(pending.values({column.name: column + gap}))
+        connection.execute(update(parked).values(parked_ms=parked.c.parked_ms + gap))
+        live = runs.c.state.not_in(_NOT_LIVE)
         connection.execute(update(runs).where(live).values(paused_ms=runs.c.paused_ms + gap))
-    beat(connection, now_ms)
+    record_alive(connection, now_ms)
     return gap

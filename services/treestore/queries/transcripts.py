@@ -1,4 +1,4 @@
-"""What scorers see of a leaf: its text, its row, and who still owes a score. Only of leaves that the store accepted."""
+"""Transcripts of accepted leaves: the text, the row, and the scorers that owe a score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,121 +11,147 @@ from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.storage import schema
-from services.treestore.unit_of_work.load import chunks, rows_in
+from services.treestore.storage import mapping, schema
+from services.treestore.storage.sql import chunks, rows_in
 from services.treestore.unit_of_work.rows import ANSWER, DROPPED, GROWING, SCORING
 
 Key = tuple[bytes, Leaf]
-_NAMES = ("id", "tree_id", "parent", "fork", "ordinal", "kind", "length", "prefix_sampled", "text", "finish")
-_HEADS = select(*(schema.segments.c[name] for name in _NAMES)).where(
+_COLUMNS = (
+    *mapping.PLACE_COLUMNS,
+    "tree_id",
+    "kind",
+    "length",
+    "prefix_sampled",
+    "text",
+    "finish",
+)
+_SEGMENTS = select(*(schema.segments.c[name] for name in _COLUMNS)).where(
     schema.segments.c.tree_id.in_(bindparam("keys", expanding=True))
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeafRows:
-    """Rows of the trees that were asked for."""
+    """Rows of trees, as transcripts need them.
+
+    trees: trees by id
+    segments: segments by id, without tokens
+    leaves: leaves by tree and place
+    scores: tree, place and scorer of each score
+    refused: tree, place and epoch of each refused leaf
+    """
 
     trees: Mapping[bytes, Row[Any]]
     segments: Mapping[bytes, Row[Any]]
     leaves: Mapping[Key, Row[Any]]
-    given: frozenset[tuple[Key, str]]
-    refused: frozenset[tuple[bytes, Leaf, int]]  # with the epoch of the claim
+    scores: frozenset[tuple[Key, str]]
+    refused: frozenset[tuple[bytes, Leaf, int]]
 
 
 def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTranscript]:
-    """Transcripts of the leaves that are there. One that was refused under the claim asked for has no scorer to ask.
+    """Return the transcripts of the leaves that are stored.
 
-    A refusal under an older claim says nothing: the new claim may have grown the same leaf, whose event is on its way.
+    A leaf that was refused under the given claim has no scorers. A refusal under an older claim
+    means nothing: the new claim may have grown the same leaf, whose event is on its way.
     """
-    facts = _facts(connection, {key.tree_id for key in keys})
-    found = [_transcript(facts, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch) for key in keys]
-    return [transcript for transcript in found if transcript is not None]
+    rows = _rows(connection, {key.tree_id for key in keys})
+    transcripts = [
+        _transcript(rows, key.tree_id, Leaf(key.leaf.segment, key.leaf.end), key.claim_epoch)
+        for key in keys
+    ]
+    return [transcript for transcript in transcripts if transcript is not None]
 
 
-def of_trees(connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]) -> list[ts.LeafTranscript] | None:
-    """All leaves that grown trees list, from left to right, with those of `scorers` that owe a score.
+def of_trees(
+    connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]
+) -> list[ts.LeafTranscript] | None:
+    """Return all listed leaves of grown trees, from left to right, with those of `scorers` that owe
+    a score.
 
-    None if one of them has no text yet.
+    Returns None if one of them has no text yet.
     """
-    facts = _facts(connection, {tree.tree_id for tree in trees})
-    found: list[ts.LeafTranscript] = []
-    paths = order.paths(facts.segments.values())
+    rows = _rows(connection, {tree.tree_id for tree in trees})
+    transcripts: list[ts.LeafTranscript] = []
+    paths = order.paths(rows.segments.values())
     for tree in trees:
-        listed = [leaf for (tree_id, leaf), row in facts.leaves.items() if tree_id == tree.tree_id and row.listed]
+        listed = [
+            leaf
+            for (tree_id, leaf), row in rows.leaves.items()
+            if tree_id == tree.tree_id and row.listed
+        ]
         for leaf in sorted(listed, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)):
-            transcript = _transcript(facts, tree.tree_id, leaf, tree.grown_epoch)
+            transcript = _transcript(rows, tree.tree_id, leaf, tree.grown_epoch)
             if transcript is None:
                 return None
             transcript.ClearField("scorers")
-            transcript.scorers.extend(owing(facts, tree, leaf, scorers))
-            found.append(transcript)
-    return found
+            transcript.scorers.extend(owing(rows, tree, leaf, scorers))
+            transcripts.append(transcript)
+    return transcripts
 
 
-def _facts(connection: Connection, tree_ids: set[bytes]) -> LeafRows:
-    leaves, scores, refused = schema.leaves, schema.scores, schema.refused
-    heads: dict[bytes, Row[Any]] = {}
+def _rows(connection: Connection, tree_ids: set[bytes]) -> LeafRows:
+    segments: dict[bytes, Row[Any]] = {}
     for chunk in chunks(sorted(tree_ids)):
-        heads |= {row.id: row for row in connection.execute(_HEADS, {"keys": chunk})}
+        segments |= {row.id: row for row in connection.execute(_SEGMENTS, {"keys": chunk})}
+    trees = rows_in(connection, schema.trees, "tree_id", tree_ids)
+    leaves = rows_in(connection, schema.leaves, "tree_id", tree_ids)
+    scores = rows_in(connection, schema.scores, "tree_id", tree_ids)
+    refused = rows_in(connection, schema.refused, "tree_id", tree_ids, kind="leaf")
     return LeafRows(
-        trees={row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", tree_ids)},
-        segments=heads,
-        leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in rows_in(connection, leaves, "tree_id", tree_ids)},
-        given=frozenset(
-            ((row.tree_id, Leaf(row.segment, row.end)), row.scorer)
-            for row in rows_in(connection, scores, "tree_id", tree_ids)
-        ),
-        refused=frozenset(
-            (row.tree_id, Leaf(row.segment, row.end), row.epoch)
-            for row in rows_in(connection, refused, "tree_id", tree_ids, kind="leaf")
-        ),
+        trees={row.tree_id: row for row in trees},
+        segments=segments,
+        leaves={(row.tree_id, Leaf(row.segment, row.end)): row for row in leaves},
+        scores=frozenset(((row.tree_id, Leaf(row.segment, row.end)), row.scorer) for row in scores),
+        refused=frozenset((row.tree_id, Leaf(row.segment, row.end), row.epoch) for row in refused),
     )
 
 
-def _transcript(facts: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int) -> ts.LeafTranscript | None:
-    tree, row = facts.trees.get(tree_id), facts.leaves.get((tree_id, leaf))
+def _transcript(
+    rows: LeafRows, tree_id: bytes, leaf: Leaf, claim_epoch: int
+) -> ts.LeafTranscript | None:
+    tree, row = rows.trees.get(tree_id), rows.leaves.get((tree_id, leaf))
     if tree is None:
         return None
     place = tree_pb2.LeafRef(segment=leaf.segment, end=leaf.end)
     key = ts.LeafKey(tree_id=tree_id, leaf=place, claim_epoch=claim_epoch)
     if row is None:
-        over = tree.state == DROPPED or (tree_id, leaf, claim_epoch) in facts.refused
+        over = tree.state == DROPPED or (tree_id, leaf, claim_epoch) in rows.refused
         return ts.LeafTranscript(key=key, run_id=tree.run_id) if over else None
-    completion = row.completion or join(facts.segments, leaf)
+    completion = row.completion or join(rows.segments, leaf)
     if completion is None:
         return None
     spec = tree_pb2.TreeSpec.FromString(tree.spec)
-    last = facts.segments[leaf.segment]
+    scorers = [name for name in spec.scorers if name not in spec.group_scorers]
+    last = rows.segments[leaf.segment]
     return ts.LeafTranscript(
         key=key,
         run_id=tree.run_id,
         completion=completion,
         row_json=spec.row_json,
         messages_json=spec.messages_json,
-        scorers=owing(facts, tree, leaf, [name for name in spec.scorers if name not in spec.group_scorers]),
+        scorers=owing(rows, tree, leaf, scorers),
         traceparent=tree.traceparent,
         completion_tokens=last.prefix_sampled + (leaf.end if last.kind in ANSWER else 0),
         finish=last.finish,
     )
 
 
-def owing(facts: LeafRows, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
-    """Scorers that owe a score; none for a tree that is over: it takes no more."""
+def owing(rows: LeafRows, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) -> list[str]:
+    """Return the scorers that owe a score; none for a tree that is over, which takes no more."""
     if tree.state not in (GROWING, SCORING):
         return []
-    return [scorer for _, scorer in reward.owed([(tree.tree_id, leaf)], scorers, facts.given)]
+    return [scorer for _, scorer in reward.owed([(tree.tree_id, leaf)], scorers, rows.scores)]
 
 
 def join(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> str | None:
-    """The path's text after the prompt, from whole segments; None if it leaves one of them before its end."""
+    """Return the path's text after the prompt; None if the path leaves a segment before its end."""
     texts: list[str] = []
-    at, end = leaf.segment, leaf.end
-    while at:
-        row = segments[at]
+    segment_id, end = leaf.segment, leaf.end
+    while segment_id:
+        row = segments[segment_id]
         if row.kind != Kind.PROMPT:
             if end not in (0, row.length):
                 return None
             texts.append(row.text if end else "")
-        at, end = row.parent, row.fork
+        segment_id, end = row.parent, row.fork
     return "".join(reversed(texts))

@@ -1,6 +1,7 @@
-"""The store's clock: unix milliseconds that never go back, within a process or across its restarts.
+"""The store's clock: unix milliseconds that never go back, within a process or across restarts.
 
-All deadlines of the lineage are compared with it alone, so that a wrong clock elsewhere decides nothing.
+All deadlines of the lineage are compared with it alone, so that a wrong clock elsewhere decides
+nothing.
 """
 
 import time
@@ -10,7 +11,9 @@ Clock = Callable[[], int]
 
 
 class StoreClock:
-    """Starts at the wall clock, or at the last time that the store was alive if that is later; then runs monotonically."""
+    """A clock that starts at the wall clock, or at the last time at which the store was alive if
+    that is later, and then runs monotonically.
+    """
 
     def __init__(self, alive_ms: int = 0) -> None:
         self._start = time.monotonic()

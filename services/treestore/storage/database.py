@@ -1,8 +1,9 @@
-"""The database: one writer on one thread, a few readers beside it, and nobody else (PROTOCOL 2).
+"""The database: one writer on one thread, a few readers beside it, and no other process.
 
-SQLite: see `sqlite.py`, and a lock file. PostgreSQL: an advisory lock, and the timeouts whose defaults
-are none. `work` functions get a connection in a transaction and may be run again after a lost connection, so they must
-not change anything but rows.
+See docs/protocol.md, Database. SQLite has a lock file (see also `sqlite`); PostgreSQL an advisory
+lock, and limits for waits that it would not end by itself (`postgres`). A `work` function gets a
+connection in a transaction and may be run again after a lost connection, so it must change nothing
+but rows.
 """
 
 import asyncio
@@ -29,21 +30,28 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 PATIENCE_S = 10.0
-_DAMAGED, _UNCHECKED = "damaged", "unchecked"  # what a process leaves in the lock's file for the next
-READERS = 3  # at once: a read that lasts holds up no other
+_DAMAGED, _UNCHECKED = "damaged", "unchecked"  # messages in the lock file to the next process
+READERS = 3  # at once, so that a long read does not hold up the others
 
 
 class Database:
-    """Opens the database, brings its schema up to date, and runs transactions."""
+    """A database that brings its schema up to date when it is opened, and runs transactions.
+
+    url: its address
+    read_only: no writer is opened
+    unchecked: a file whose last process ended without closing it; None if there is none
+    """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         try:
             self.url = _with_driver(make_url(url))
-        except (ArgumentError, ValueError) as error:  # a port that is no number
-            raise InvalidInput(f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}") from None
+        except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+            raise InvalidInput(
+                f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}"
+            ) from None
         self.read_only = read_only
         self._lock: FileLock | None = None
-        self.unchecked: Path | None = None  # a file whose last process ended without closing it
+        self.unchecked: Path | None = None
         self._damage: StoreDamaged | None = None
         self._damaged = asyncio.Event()
         self._writer: Engine | None = None
@@ -53,13 +61,14 @@ class Database:
         self._check_thread = ThreadPoolExecutor(1, "store-check")
 
     def open(self) -> "Database":
-        """Takes the lock and migrates. Raises InvalidInput if another process has it or the schema is not ours.
+        """Take the lock and migrate.
 
-        A file that was found damaged is checked before anything is written to it.
+        Raises InvalidInput if another process has the lock or the schema is not ours. A file that
+        was found damaged is checked before anything is written to it.
         """
         try:
             self._open()
-        except BaseException:
+        except BaseException:  # whatever happened, the lock must go
             self.close()
             raise
         return self
@@ -80,29 +89,35 @@ class Database:
             raise InvalidInput(f"BANYAN_DATABASE={self.url} must name a file; memory is no store")
         if self.read_only:
             if not path.exists():
-                raise InvalidInput(f"there is no store at {path}; nothing ran in this state folder yet")
+                raise InvalidInput(
+                    f"there is no store at {path}; nothing ran in this state folder yet"
+                )
         else:
             self._take(path)
             self._writer = sqlite.writer(path)
-            self.transact(lambda c: None)  # makes the file before the reader looks for it
+            self.transact(lambda c: None)  # creates the file, which the reader needs
         self._reader = sqlite.reader(path, READERS)
 
     def _take(self, path: Path) -> None:
-        """Take the lock of a file, and see by it how the last process that wrote to the file ended."""
+        """Take the lock of a file; it says how the last process that wrote to the file ended."""
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(path.name + ".lock")
-        there, known = path.exists(), lock.exists()
+        exists, was_locked = path.exists(), lock.exists()
         self._lock = FileLock(lock)
-        if there and (self._lock.left or not known):
+        if exists and (self._lock.left or not was_locked):
             self.unchecked = path
-        if there and self._lock.left == _DAMAGED:
-            self._note(finding := QuickCheck(path).run())
+        if exists and self._lock.left == _DAMAGED:
+            finding = QuickCheck(path).run()
+            self._record_check(finding)
             if finding is None:
-                message = f"{path} was damaged, and cannot be read now to see whether it still is; look after its disk"
-                raise TemporaryError(message, reason=faults.UNAVAILABLE)
+                raise TemporaryError(
+                    f"{path} was damaged, and cannot be read now to see whether it still is;"
+                    " look after its disk",
+                    reason=faults.UNAVAILABLE,
+                )
 
-    def _note(self, finding: str | None) -> None:
-        """Keep the result of a check; None is none. Raises StoreDamaged."""
+    def _record_check(self, finding: str | None) -> None:
+        """Keep the result of a check, None if there is none. Raises StoreDamaged for a finding."""
         if finding:
             self._damage = faults.damaged(str(self.unchecked), finding)
             raise self._damage
@@ -110,29 +125,34 @@ class Database:
             self.unchecked = None
 
     async def check(self) -> None:
-        """Check a file that the last process did not close, beside all work; then wait until cancelled.
+        """Check a file that the last process did not close, beside all work; then wait until
+        cancelled.
 
-        Raises StoreDamaged. Until a check went through, every start begins one.
+        Raises StoreDamaged. Until a check is completed, every start begins one.
         """
         if self.unchecked is not None:
             check, began = QuickCheck(self.unchecked), time.monotonic()
             try:
-                finding = await asyncio.get_running_loop().run_in_executor(self._check_thread, check.run)
+                finding = await asyncio.get_running_loop().run_in_executor(
+                    self._check_thread, check.run
+                )
             finally:
                 check.stop()
-            self._note(finding)
+            self._record_check(finding)
             result = "could not be checked now" if finding is None else "is whole"
             log.info("the store was not closed; it %s (%.1f s)", result, time.monotonic() - began)
         await asyncio.Event().wait()
 
     async def damaged(self) -> None:
-        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every write does from there on."""
+        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every
+        later write does.
+        """
         await self._damaged.wait()
         assert self._damage is not None
         raise self._damage
 
     def close(self) -> None:
-        """Finishes the transactions under way and lets go of the lock."""
+        """Finish the transactions under way and release the lock."""
         self._check_thread.shutdown()
         self._read_threads.shutdown()
         self._write_thread.shutdown()
@@ -140,23 +160,28 @@ class Database:
             if engine is not None:
                 engine.dispose()
         if self._lock is not None:
-            self._lock.release(self._word())
+            self._lock.release(self._last_word())
 
-    def _word(self) -> str:
-        """What the next process must know of the file."""
-        if self._damage is not None or (self.unchecked and self._lock and self._lock.left == _DAMAGED):
+    def _last_word(self) -> str:
+        """Return the text in the lock file that tells the next process about the file."""
+        was_damaged = self._lock is not None and self._lock.left == _DAMAGED
+        if self._damage is not None or (self.unchecked and was_damaged):
             return _DAMAGED
         return _UNCHECKED if self.unchecked else ""
 
     async def write(self, work: Work[T]) -> T:
-        """Runs `work` in a write transaction on the writer's thread."""
+        """Run `work` in a write transaction on the writer's thread."""
         return await self._on(self._write_thread, self.transact, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Runs `work` in a read transaction on a reader's thread; sees what is committed before it, and nothing later."""
+        """Run `work` in a read transaction on a reader's thread; it sees what was committed before
+        it, and nothing later.
+        """
         return await self._on(self._read_threads, self.query, work)
 
-    async def _on(self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]) -> T:
+    async def _on(
+        self, thread: ThreadPoolExecutor, run: Callable[[Work[T]], T], work: Work[T]
+    ) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, run, work)
         except StoreDamaged as error:
@@ -165,7 +190,7 @@ class Database:
             raise
 
     def transact(self, work: Work[T]) -> T:
-        """`write`, on the caller's thread."""
+        """Run `work` as `write` does, on the caller's thread."""
         if self._writer is None:
             raise Refused("this treestore only reads; write to the one that runs", Reason.READ_ONLY)
         if self._damage is not None:
@@ -176,20 +201,22 @@ class Database:
         return result
 
     def query(self, work: Work[T]) -> T:
-        """`read`, on the caller's thread."""
+        """Run `work` as `read` does, on the caller's thread."""
         assert self._reader is not None, "open() comes first"
         return _attempt(self._reader, work, PATIENCE_S)
 
 
 def without_password(url: str) -> str:
-    """A database's address as it may stand in logs and messages."""
+    """Return a database's address for logs and messages."""
     return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
 
 
 def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
-    """Run one transaction; again after what passes within moments, until `patience_s` is over.
+    """Run one transaction, and again after errors that pass within moments, until `patience_s` is
+    over.
 
-    Raises the database's own error where the data is at fault, StoreDamaged, or else TemporaryError (ADR 045).
+    Raises the database's own error if the data is at fault, StoreDamaged, or else TemporaryError
+    (ADR 045).
     """
     end = time.monotonic() + patience_s
     driver: Any = engine.dialect.loaded_dbapi
@@ -197,7 +224,7 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
         try:
             with engine.begin() as connection:
                 return work(connection)
-        except (DBAPIError, driver.Error) as error:  # the driver's own as well: as a connection is made, nobody wraps them
+        except (DBAPIError, driver.Error) as error:  # errors of connecting come unwrapped
             _check_fault(engine, error, driver)
             if not faults.soon_over(error, driver) or time.monotonic() > end:
                 raise faults.meaning(error, driver) from error
@@ -208,11 +235,12 @@ def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
 
 
 def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
-    """Raise what does not pass: an error that the data is to blame for, or StoreDamaged."""
+    """Raise the errors that do not pass: those of the data, and StoreDamaged."""
     cause = faults.cause_of(error)
     if faults.torn(cause):
         file = str(engine.url.database).removeprefix("file:").partition("?")[0]
-        raise (faults.damaged if faults.is_store(cause) else faults.no_store)(file, str(cause)) from None
+        error_of = faults.damaged if faults.is_store(cause) else faults.no_store
+        raise error_of(file, str(cause)) from None
     if faults.breaks_rule(cause, driver):
         raise error
 

@@ -1,8 +1,9 @@
-"""Judge errors of the database: pure (ADR 045).
+"""Meaning of errors of the database. Pure (ADR 045).
 
-Three kinds. The data breaks a rule of the database: trying again cannot help, and nobody but who sent the data is to blame.
-The file is damaged: no write may follow. All else says something about the database and nothing about the data: it is
-temporary, whether it passes by itself or somebody has to look after the server.
+There are three kinds. The data breaks a rule of the database: trying again cannot help, and only
+    the sender of the data is to blame. The file is damaged: no write may follow. All other errors
+    are about the database and not about the data: they are temporary, whether they pass by
+    themselves or somebody has to mend the server.
 """
 
 import sqlite3
@@ -16,10 +17,16 @@ from banyan.reasons import Reason
 
 FULL, UNAVAILABLE, FAILED = Reason.STORE_FULL, Reason.STORE_UNAVAILABLE, Reason.STORE_FAILED
 _SOON = ("08", "40001", "40P01", "55P03", "57P", "53")  # SQLSTATE classes that pass within moments
-_AWAY = (*_SOON, "25", "57", "58")  # … or as the server recovers, whatever it was asked for
+_AWAY = (*_SOON, "25", "57", "58")  # … or when the server recovers, whatever the statement
 _NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _NO_FILE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-_HELD = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_NOMEM)
+_HELD = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_NOMEM,
+)
 _TORN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -30,20 +37,22 @@ class StoreDamaged(InvalidInput):
 
 
 def damaged(file: str, finding: str) -> StoreDamaged:
-    """Return the error of a file that is a store, and damaged."""
+    """Return the error of a store's file that is damaged."""
     folder = Path(file).parent
     return StoreDamaged(
-        f"the store {file} is damaged: {finding}; nothing more is written to it. Put a copy of it back, or begin anew in"
-        " another folder from a checkpoint: banyan train RECIPE --state OTHER"
-        f" --set model={folder}/runs/RUN/checkpoints/STEP (this loses the trees, scores and metrics that"
-        " `banyan export RUN` cannot read any more, and the optimizer's moments; weights are files of their own)"
+        f"the store {file} is damaged: {finding}; nothing more is written to it."
+        " Put a copy of it back, or begin anew in another folder from a checkpoint:"
+        f" banyan train RECIPE --state OTHER --set model={folder}/runs/RUN/checkpoints/STEP"
+        " (this loses the trees, scores and metrics that `banyan export RUN` cannot read any more,"
+        " and the optimizer's moments; weights are files of their own)"
     )
 
 
 def no_store(file: str, finding: str) -> StoreDamaged:
-    """Return the error of a file that is something else, or has lost its first page."""
+    """Return the error of a file that is no store, or has lost its first page."""
     return StoreDamaged(
-        f"{file} is no store that can be read: {finding}; put a copy of it back, or name another folder with --state"
+        f"{file} is no store that can be read: {finding}; put a copy of it back,"
+        " or name another folder with --state"
     )
 
 
@@ -53,22 +62,26 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def breaks_rule(cause: BaseException, driver: ModuleType) -> bool:
-    """Return whether the data is at fault: SQLSTATE classes 22 and 23, and what SQLite has of them."""
+    """Return True if the data is at fault: SQLSTATE classes 22 and 23, and their counterparts of
+    SQLite.
+    """
     return isinstance(cause, (driver.IntegrityError, driver.DataError))
 
 
 def torn(cause: BaseException) -> bool:
-    """Return whether SQLite found its file damaged, or no database at all."""
+    """Return True if SQLite found its file damaged, or no database at all."""
     return _code(cause) in _TORN
 
 
 def is_store(cause: BaseException) -> bool:
-    """Return whether a torn file is a database of SQLite all the same."""
+    """Return True if a torn file is a database of SQLite all the same."""
     return _code(cause) != sqlite3.SQLITE_NOTADB
 
 
 def soon_over(error: BaseException, driver: ModuleType) -> bool:
-    """Return whether the same transaction may succeed within moments, on a new connection if need be."""
+    """Return True if the same transaction may succeed within moments, on a new connection if need
+    be.
+    """
     cause = cause_of(error)
     state = getattr(cause, "sqlstate", None) or ""
     lost = not _of_sqlite(cause) and isinstance(cause, driver.OperationalError) and not state
@@ -76,19 +89,30 @@ def soon_over(error: BaseException, driver: ModuleType) -> bool:
 
 
 def meaning(error: BaseException, driver: ModuleType) -> TemporaryError:
-    """Return what to tell callers. FAILED: nothing shows that the database is at fault in general, so others may succeed."""
+    """Return the error for callers. FAILED: nothing shows that the database is at fault in general,
+    so other transactions may succeed.
+    """
     cause = cause_of(error)
     text = str(cause).strip() or type(cause).__name__
     if _code(cause) in _NO_SPACE or "No space left" in text:
-        return TemporaryError(f"the store cannot write: {text}; free space on its disk, it goes on by itself", reason=FULL)
+        return TemporaryError(
+            f"the store cannot write: {text}; free space on its disk, it goes on by itself",
+            reason=FULL,
+        )
     if _code(cause) in _NO_FILE:
         return TemporaryError(
-            f"the store cannot write its file: {text}; check the folder's owner and rights", reason=UNAVAILABLE
+            f"the store cannot write its file: {text}; check the folder's owner and rights",
+            reason=UNAVAILABLE,
         )
-    if _code(cause) in _HELD or soon_over(error, driver) or (getattr(cause, "sqlstate", None) or "").startswith(_AWAY):
+    if (
+        _code(cause) in _HELD
+        or soon_over(error, driver)
+        or (getattr(cause, "sqlstate", None) or "").startswith(_AWAY)
+    ):
         return TemporaryError(f"the database does not answer: {text}", reason=UNAVAILABLE)
     return TemporaryError(
-        f"the database failed: {text} ({type(cause).__name__}); nothing was lost, see its own log", reason=FAILED
+        f"the database failed: {text} ({type(cause).__name__}); nothing was lost, see its own log",
+        reason=FAILED,
     )
 
 
@@ -97,5 +121,5 @@ def _of_sqlite(cause: BaseException) -> bool:
 
 
 def _code(cause: BaseException) -> int:
-    """SQLite's primary result code; 0 of other errors."""
+    """Return SQLite's primary result code; 0 for other errors."""
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF

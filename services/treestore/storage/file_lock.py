@@ -1,6 +1,8 @@
-"""A lock on a file, held as long as the process lives: the kernel lets go of it, whatever way the process ends.
+"""A lock on a file, held as long as the process lives: the kernel releases it, however the process
+ends.
 
-The file says how its last holder ended: it is empty after one that let go of the lock with nothing to say.
+The file says how its last holder ended: it is empty after a holder that released the lock without a
+    message.
 """
 
 import fcntl
@@ -11,7 +13,13 @@ from banyan.errors import InvalidInput
 
 
 class FileLock:
-    """Taken when made. Raises InvalidInput, with the holder's pid, if another process has it."""
+    """A lock that is taken when it is made.
+
+    Raises InvalidInput, with the holder's pid, if another process has it.
+
+    left: the message of the last holder: a pid if it was killed, else the text that it released
+        with
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "a+")  # noqa: SIM115 — open as long as the lock is held
@@ -22,21 +30,22 @@ class FileLock:
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise InvalidInput(
-                f"the store {path.with_suffix('')} is open in process {holder}; stop it, or use BANYAN_READ_ONLY=1"
+                f"the store {path.with_suffix('')} is open in process {holder}; stop it,"
+                " or use BANYAN_READ_ONLY=1"
             ) from None
         self.left = self._file.read().strip()
-        """What the last holder left: a pid if it was killed, else what it released the lock with."""
+        """What the last holder left: a pid if it was killed, else what it released the lock with.
+        """
         self._write(str(os.getpid()))
 
     def release(self, left: str = "") -> None:
-        """Let go of it, and leave a word for the next holder. Again it changes nothing."""
+        """Release the lock, and leave a message for the next holder; may be repeated."""
         if not self._file.closed:
             self._write(left)
             self._file.close()
 
-    def _write(self, word: str) -> None:
-        """Reach the disk: after a loss of power an empty file must not stand for a holder that ended well."""
+    def _write(self, message: str) -> None:
         self._file.truncate(0)
-        self._file.write(word)
+        self._file.write(message)
         self._file.flush()
         os.fsync(self._file.fileno())

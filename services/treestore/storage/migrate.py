@@ -1,4 +1,4 @@
-"""Brings the schema of an open connection up to date; the migrations travel inside the package."""
+"""Migration of an open connection's schema; the migrations are part of the package."""
 
 import logging
 from pathlib import Path
@@ -12,23 +12,26 @@ HEAD = "0011"
 
 
 def version(connection: Connection) -> str:
-    """The schema's version; empty for an empty database."""
+    """Return the schema's version; empty for an empty database."""
     if not inspect(connection).has_table("alembic_version"):
         return ""
     return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "")
 
 
 def upgrade(connection: Connection) -> None:
-    """Runs the migrations that are missing, in the caller's transaction."""
-    found = version(connection)
-    if found == HEAD:
+    """Run the missing migrations in the caller's transaction. Raises InvalidInput for a newer
+    schema.
+    """
+    stored = version(connection)
+    if stored == HEAD:
         return
-    if found > HEAD:
+    if stored > HEAD:
         raise InvalidInput(
-            f"the store's schema is {found}, newer than {HEAD} of this version; use the version that wrote it"
+            f"the store's schema is {stored}, newer than {HEAD} of this version;"
+            " use the version that wrote it"
         )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Imported here: alembic is only needed where there is something to migrate.
+    # Imported here: alembic is needed only if there is something to migrate.
     from alembic import command
     from alembic.config import Config
 
@@ -39,7 +42,10 @@ def upgrade(connection: Connection) -> None:
 
 
 def check(connection: Connection) -> None:
-    """Refuses a schema that this version does not know."""
-    found = version(connection)
-    if found != HEAD:
-        raise InvalidInput(f"the store's schema is {found or 'empty'}, this version reads {HEAD}; start the treestore once")
+    """Raise InvalidInput unless the schema is the one of this version."""
+    stored = version(connection)
+    if stored != HEAD:
+        raise InvalidInput(
+            f"the store's schema is {stored or 'empty'}, this version reads {HEAD};"
+            " start the treestore once"
+        )

@@ -1,4 +1,6 @@
-"""Wakes those who wait for a tree to change, or for the list of desired processes; nobody polls the database."""
+"""Wake-ups for calls that wait for a tree, a run or the list of desired processes to change; no
+call polls the database.
+"""
 
 import asyncio
 import contextlib
@@ -16,26 +18,37 @@ class Notifier:
         self._waiters: dict[object, set[asyncio.Event]] = {}
 
     def notify(self, keys: Iterable[object]) -> None:
-        """Wakes all who wait for one of the keys."""
+        """Wake all waiters for one of the keys."""
         for key in keys:
             for event in self._waiters.get(key, ()):
                 event.set()
 
     async def until(
-        self, keys: Collection[object], look: Callable[[], Awaitable[T]], enough: Callable[[T], bool], deadline_s: float
+        self,
+        keys: Collection[object],
+        read: Callable[[], Awaitable[T]],
+        enough: Callable[[T], bool],
+        deadline_s: float,
     ) -> T:
-        """Looks, and again after each change of a key, until it is enough or the deadline is over; the last look."""
+        """Read now, and again after each notification of a key, until the result is enough or the
+        deadline is over; return the last result.
+
+        keys: keys to wait for
+        read: reads the current state
+        enough: tells whether a result ends the wait
+        deadline_s: seconds to wait at most
+        """
         end = time.monotonic() + deadline_s
         event = asyncio.Event()
         for key in keys:
             self._waiters.setdefault(key, set()).add(event)
         try:
             while True:
-                event.clear()  # before the look, so that a change during it is not lost
-                seen = await look()
+                event.clear()  # before the read, so that a change during it is not lost
+                result = await read()
                 left = end - time.monotonic()
-                if enough(seen) or left <= 0:
-                    return seen
+                if enough(result) or left <= 0:
+                    return result
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await event.wait()

@@ -1,13 +1,29 @@
-"""Statements for both databases, built once each."""
+"""Statements in bulk for both databases, built once each.
+
+Building a statement of many columns costs more than running it, so all are cached.
+"""
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Table, insert
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Insert,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    insert,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
+T = TypeVar("T")
 Values = Mapping[str, Any]
+_CHUNK = 2000  # keys in one statement, below the databases' limits for parameters
 
 
 def insert_all(connection: Connection, table: Table, rows: Sequence[Values]) -> None:
@@ -22,11 +38,57 @@ def insert_ignore(connection: Connection, table: Table, rows: Sequence[Values]) 
         connection.execute(_insert_new(table, connection.dialect.name), rows)
 
 
-# Made once: building a statement of many columns costs more than running it.
+def add_counts(connection: Connection, table: Table, rows: Sequence[Values], column: str) -> None:
+    """Add each row's `column` to the row with the same primary key, or insert it."""
+    if rows:
+        connection.execute(_insert_or_add(table, connection.dialect.name, column), rows)
+
+
 _insert = functools.cache(insert)
+
+
+def _dialect_insert(table: Table, dialect: str) -> Any:
+    return (sqlite.insert if dialect == "sqlite" else postgresql.insert)(table)
 
 
 @functools.cache
 def _insert_new(table: Table, dialect: str) -> Insert:
-    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return make(table).on_conflict_do_nothing()
+    statement: Insert = _dialect_insert(table, dialect).on_conflict_do_nothing()
+    return statement
+
+
+@functools.cache
+def _insert_or_add(table: Table, dialect: str, column: str) -> Insert:
+    statement = _dialect_insert(table, dialect)
+    added = table.c[column] + statement.excluded[column]
+    upsert: Insert = statement.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns), set_={column: added}
+    )
+    return upsert
+
+
+def chunks(items: Iterable[T], size: int = _CHUNK) -> Iterator[list[T]]:
+    """Yield the items in lists of at most `size`."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def rows_in(
+    connection: Connection, table: Table, key: str, values: Iterable[Any], **equal: Any
+) -> Iterator[Row[Any]]:
+    """Yield the rows whose column `key` is one of the values, in order of arrival.
+
+    equal: values that other columns must have
+    """
+    statement = _rows_in(table, key, tuple(equal))
+    for chunk in chunks(sorted(set(values))):
+        yield from connection.execute(statement, {"keys": chunk, **equal})
+
+
+@functools.cache
+def _rows_in(table: Table, key: str, names: tuple[str, ...]) -> Select[Any]:
+    equal = [table.c[name] == bindparam(name) for name in names]
+    order = [table.c.n] if "n" in table.c else []
+    keys: BindParameter[Any] = bindparam("keys", expanding=True)
+    return select(table).where(table.c[key].in_(keys), *equal).order_by(*order)

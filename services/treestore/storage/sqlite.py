@@ -1,4 +1,6 @@
-"""Connect to SQLite: WAL, synchronous=FULL, BEGIN IMMEDIATE for the writer, snapshots for readers, a small log."""
+"""Connections to SQLite: WAL, synchronous=FULL, BEGIN IMMEDIATE for the writer, snapshots for
+readers, a small log.
+"""
 
 import logging
 import sqlite3
@@ -8,38 +10,44 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 
 log = logging.getLogger(__name__)
-BUSY_S = 10.0  # that SQLite waits for somebody else's transaction
+BUSY_S = 10.0  # that SQLite waits for a transaction of another connection
 WAL_BYTES = 64 << 20
-"""Of the log beside the file, above which the writer waits for the readers under way and begins it anew.
+"""Size of the log beside the file above which the writer waits for all reads, and truncates it.
 
-SQLite does that by itself where no read is under way, which several readers may never leave to chance.
+SQLite truncates it only while no read is under way, which several readers leave to chance.
 """
 _CACHE_KB = 65_536  # of the writer, and of all readers together
 
 
 def writer(path: Path) -> Engine:
-    """The engine of the only connection that writes."""
+    """Return the engine of the only connection that writes."""
     return _engine(str(path), "BEGIN IMMEDIATE", 1)
 
 
 def reader(path: Path, connections: int) -> Engine:
-    """An engine of as many connections that only read, each on one state of the database while its transaction lasts."""
+    """Return an engine of connections that only read, each on one state of the database during a
+    transaction.
+    """
     return _engine(f"file:{path.absolute()}?mode=ro&uri=true", "BEGIN", connections)
 
 
 def trim(engine: Engine, path: Path) -> None:
-    """Begin the log anew if it is large. Reads go on meanwhile; a read that lasts longer than `BUSY_S` puts it off."""
+    """Truncate the log if it is large. Reads continue meanwhile; one that takes longer than
+    `BUSY_S` delays it.
+    """
     try:
         if path.with_name(path.name + "-wal").stat().st_size <= WAL_BYTES:
             return
     except OSError:
-        return  # no log, or no look at it now: the next write looks again
+        return  # no log, or it cannot be read now: the next write tries again
     raw = engine.raw_connection()
     try:
         busy, *_ = raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # type: ignore[union-attr]
         if busy:
-            log.warning("the log of %s is large, and a long read keeps it from being begun anew", path)
-    except sqlite3.Error as error:  # what was written is safe in the log, and the next write looks again
+            log.warning(
+                "the log of %s is large, and a long read keeps it from being begun anew", path
+            )
+    except sqlite3.Error as error:  # the data is safe in the log, and the next write tries again
         log.warning("the log of %s is large, and cannot be begun anew now: %s", path, error)
     finally:
         raw.close()
@@ -50,12 +58,13 @@ def _engine(path: str, begin: str, connections: int) -> Engine:
         f"sqlite:///{path}",
         pool_size=connections,
         max_overflow=0,
-        connect_args={"check_same_thread": False, "timeout": BUSY_S},  # one thread at a time, not always the same
+        # One thread at a time, but not always the same one.
+        connect_args={"check_same_thread": False, "timeout": BUSY_S},
     )
 
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # transactions begin where we say so
+        raw.isolation_level = None  # transactions begin in _begin
         raw.execute(f"PRAGMA busy_timeout={round(BUSY_S * 1000)}")
         raw.execute("PRAGMA temp_store=MEMORY")
         raw.execute(f"PRAGMA cache_size=-{_CACHE_KB // connections}")

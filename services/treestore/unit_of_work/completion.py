@@ -1,7 +1,8 @@
-"""When a tree is closed, and what its leaves are worth then: pure decisions over its leaves and scores (banyan/reward.py).
+"""Completion of trees: the scores that a grown tree owes, and the rewards of its leaves. Pure.
 
-A grown tree owes a score for each leaf that TreeGrown listed, and for each place inside their paths that LeafFinished or
-TreeGrown put before scorers: a path is scored there, and goes on. Scorers of whole groups compare leaves alone.
+A grown tree owes a score for each leaf that TreeGrown listed, and for each place inside the paths
+to them that LeafFinished or TreeGrown put before scorers: a path is scored there and continues.
+Scorers of whole groups score leaves only. The rules of rewards are those of `banyan.reward`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +15,17 @@ Scores = Mapping[tuple[Leaf, str], ScoreRow]
 
 
 def listed(leaves: Mapping[Leaf, LeafRow]) -> list[Leaf]:
-    """The leaves that TreeGrown named: the ones that must be scored."""
+    """Return the leaves that TreeGrown listed, which must be scored."""
     return sorted(leaf for leaf, row in leaves.items() if row.listed)
 
 
 def marked(leaves: Mapping[Leaf, LeafRow]) -> list[Leaf]:
-    """The places that were put before scorers, and are no leaves of the tree."""
+    """Return the places that were put before scorers and are no leaves of the tree."""
     return sorted(leaf for leaf, row in leaves.items() if not row.listed)
 
 
 def inside(leaves: Mapping[Leaf, LeafRow], above: reward.Above) -> list[Leaf]:
-    """Those of the marked places that a path to a listed leaf goes on from."""
+    """Return the marked places from which a path to a listed leaf continues."""
     return sorted(reward.inner(marked(leaves), listed(leaves), above))
 
 
@@ -32,10 +33,15 @@ def owed(
     leaves: Mapping[Leaf, LeafRow],
     scorers: Sequence[str],
     scores: Scores,
+    *,
     inside: Collection[Leaf] = (),
     groups: Collection[str] = (),
 ) -> list[tuple[Leaf, str]]:
-    """The scores that are still missing. A grown tree is closed when this is empty. groups: scorers of whole groups."""
+    """Return the missing scores as pairs of place and scorer; a grown tree without any is closed.
+
+    inside: places inside paths that must be scored
+    groups: those of `scorers` that score whole groups
+    """
     alone = [scorer for scorer in scorers if scorer not in groups]
     return [*reward.owed(listed(leaves), scorers, scores), *reward.owed(inside, alone, scores)]
 
@@ -48,19 +54,28 @@ def unscored(
     grown: bool,
     inside: Collection[Leaf] = (),
 ) -> list[Leaf]:
-    """Places that lack a score: of a grown tree those that it lists and those inside, of a growing one all accepted."""
-    known = [*listed(leaves), *inside] if grown else sorted(leaves)
-    return list(dict.fromkeys(leaf for leaf, _ in reward.owed(known, scorers, scores)))
+    """Return the places that lack a score.
+
+    Of a grown tree the listed leaves and `inside` count, of a growing one all accepted places.
+    """
+    places = [*listed(leaves), *inside] if grown else sorted(leaves)
+    return list(dict.fromkeys(leaf for leaf, _ in reward.owed(places, scorers, scores)))
 
 
-def rewards(leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores) -> dict[Leaf, float | None]:
-    """Reward of each listed leaf; None where a scorer found it unscorable, one is missing, or none was asked."""
-    known = listed(leaves)
-    said = [
+def rewards(
+    leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores
+) -> dict[Leaf, float | None]:
+    """Return the reward of each listed leaf.
+
+    It is None where a scorer found the leaf unscorable, a score is missing, or there are no
+    scorers.
+    """
+    leaves_listed = listed(leaves)
+    values = [
         (leaf, scorer, row.value if row.state == SCORED else None)
-        for leaf in known
+        for leaf in leaves_listed
         for scorer in scorers
         if (row := scores.get((leaf, scorer))) is not None
     ]
-    found = reward.rewards(said, len(scorers))
-    return {leaf: found.get(leaf) for leaf in known}
+    by_leaf = reward.rewards(values, len(scorers))
+    return {leaf: by_leaf.get(leaf) for leaf in leaves_listed}

@@ -1,4 +1,4 @@
-"""What handlers and loops share: the database, the clock, the settings, and who is woken after a commit."""
+"""The objects that handlers and loops share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,42 +12,54 @@ from services.treestore.storage.clock import Clock
 from services.treestore.storage.database import Database
 from services.treestore.storage.notifier import Notifier
 from services.treestore.storage.settings import Settings
-from services.treestore.unit_of_work.write import TOLD
+from services.treestore.unit_of_work.write import EVENTS_RECORDED
 
 T = TypeVar("T")
-DESIRED = "desired"  # key of those who wait for the list of desired processes
+DESIRED = "desired"  # key of waiters for the list of desired processes
 
 
-def _nobody() -> None:
+def _no_outbox() -> None:
     return None
 
 
-async def _nowhere(run_id: str) -> None:
+async def _no_broker(run_id: str) -> None:
     return None
 
 
 @dataclass(slots=True)
 class Context:
-    """Wired once, in service.py."""
+    """The shared objects, wired once in `service`.
+
+    database: the database
+    settings: settings of the store
+    now: the store's clock, in unix milliseconds
+    notifier: wakes waiters after a commit
+    wake_outbox: makes the outbox publish
+    forget: removes everything that the broker holds of a run
+    clearing: held while the rest of a finished run is removed, or the run is resumed
+    liveness: pulses of the loops
+    """
 
     database: Database
     settings: Settings
     now: Clock
     notifier: Notifier = field(default_factory=Notifier)
-    ring: Callable[[], None] = _nobody  # of the outbox
-    forget: Callable[[str], Awaitable[None]] = _nowhere  # takes what the broker holds of a run away
-    clearing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while a run that is over is cleared away, or taken back
+    wake_outbox: Callable[[], None] = _no_outbox
+    forget: Callable[[str], Awaitable[None]] = _no_broker
+    clearing: asyncio.Lock = field(default_factory=asyncio.Lock)
     liveness: Liveness = field(default_factory=Liveness)
 
     async def write(self, work: Callable[[Connection], T], keys: Iterable[object] = ()) -> T:
-        """A write transaction; then the outbox is rung if it put something in, and those who wait for the keys are woken."""
+        """Run a write transaction; then wake the outbox if it recorded events, and all waiters for
+        `keys`.
+        """
 
-        def noted(connection: Connection) -> tuple[T, bool]:
-            connection.info.pop(TOLD, None)  # of a transaction that failed
-            return work(connection), bool(connection.info.pop(TOLD, False))
+        def with_flag(connection: Connection) -> tuple[T, bool]:
+            connection.info.pop(EVENTS_RECORDED, None)  # of a transaction that failed
+            return work(connection), bool(connection.info.pop(EVENTS_RECORDED, False))
 
-        result, told = await self.database.write(noted)
-        if told:
-            self.ring()
+        result, recorded = await self.database.write(with_flag)
+        if recorded:
+            self.wake_outbox()
         self.notifier.notify(keys)
         return result

@@ -1,11 +1,13 @@
-"""The rows that a transaction works on, as it sees them: mutable, written back by Book.flush."""
+"""The rows that a transaction works on, as the rules see them; `write.flush` writes them back."""
 
 import enum
 from dataclasses import dataclass, field
 
 from banyan.segment import Kind
 from banyan.tree import Leaf
+from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
+from services.treestore.events.text import without_nul
 
 GROWING = int(tree_pb2.TREE_STATE_GROWING)
 SCORING = int(tree_pb2.TREE_STATE_SCORING)
@@ -15,11 +17,14 @@ DROPPED = int(tree_pb2.TREE_STATE_DROPPED)
 SCORED = int(tree_pb2.SCORE_STATE_SCORED)
 UNSCORABLE = int(tree_pb2.SCORE_STATE_UNSCORABLE)
 TRAIN = int(tree_pb2.TREE_PURPOSE_TRAIN)
-ANSWER = frozenset({int(Kind.POLICY), int(Kind.FORCED)})  # what an answer is made of, whoever chose the tokens
+OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
+"""States of runs that are over."""
+ANSWER = frozenset({int(Kind.POLICY), int(Kind.FORCED)})
+"""Kinds of the segments that make up an answer, whoever chose the tokens."""
 
 
 class GroupState(enum.IntEnum):
-    """Where a group stands: OPEN until its last tree is closed or dropped."""
+    """State of a group: OPEN until its last tree is closed or dropped."""
 
     OPEN = 1
     CLOSED = 2
@@ -29,7 +34,7 @@ class GroupState(enum.IntEnum):
 
 @dataclass(slots=True)
 class TreeRow:
-    """A tree without its big texts."""
+    """A tree without its long texts; the columns are described in `storage.schema.lineage`."""
 
     tree_id: bytes
     run_id: str
@@ -67,17 +72,29 @@ class TreeRow:
 
     @property
     def over(self) -> bool:
-        """Whether it is closed, consumed or dropped."""
+        """True if the tree is closed, consumed or dropped."""
         return self.state not in (GROWING, SCORING)
 
 
-FIXED = tuple(TreeRow.__dataclass_fields__)[:11]
-CHANGING = tuple(TreeRow.__dataclass_fields__)[11:]
+_TREE_COLUMNS = tuple(TreeRow.__dataclass_fields__)
+_FIRST_CHANGING = _TREE_COLUMNS.index("state")
+FIXED, CHANGING = _TREE_COLUMNS[:_FIRST_CHANGING], _TREE_COLUMNS[_FIRST_CHANGING:]
+"""Columns of a tree that never change after it was opened, and the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What the rules need to know of a stored segment."""
+    """A stored segment without its tokens, texts and numbers.
+
+    id: digest of the segment
+    tree_id: its tree
+    parent: id of its parent; empty for the root
+    fork: tokens of the parent that it continues
+    ordinal: position among its siblings
+    length: tokens
+    kind: number of the `Kind`
+    prefix_sampled: tokens of the answer on the path before it
+    """
 
     id: bytes
     tree_id: bytes
@@ -88,30 +105,56 @@ class SegmentHeader:
     kind: int
     prefix_sampled: int
 
+    def answer_tokens(self, end: int) -> int:
+        """Return the tokens of the answer on the path up to token `end` of the segment."""
+        return self.prefix_sampled + (end if self.kind in ANSWER else 0)
+
 
 @dataclass(slots=True)
 class LeafRow:
-    """An accepted leaf, or another place that was put before scorers."""
+    """An accepted leaf, or another place that was put before scorers.
 
-    finished: bool = False  # LeafFinished came
-    listed: bool = False  # TreeGrown names it
+    finished: LeafFinished came
+    listed: TreeGrown lists it
+    reason: the reason why the path ended
+    completion: text of the path; None if not loaded or missing
+    """
+
+    finished: bool = False
+    listed: bool = False
     reason: str = ""
-    completion: str | None = None  # None: as it is stored, or none
+    completion: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """A terminal score."""
+    """A terminal score.
+
+    state: SCORED or UNSCORABLE
+    value: the score; 0 if UNSCORABLE
+    reason: the reason why the leaf is UNSCORABLE
+    version: version of the scorer
+    """
 
     state: int
     value: float
     reason: str
     version: str
 
+    @classmethod
+    def of(cls, scored: tree_pb2.ScoredLeaf) -> "ScoreRow":
+        """Return the row of a message, with the texts as the database stores them."""
+        return cls(
+            state=int(scored.score.state),
+            value=scored.score.value,
+            reason=without_nul(scored.score.reason),
+            version=without_nul(scored.scorer_version),
+        )
+
 
 @dataclass(slots=True)
 class GroupRow:
-    """The trees of one prompt row."""
+    """The trees of one example; the columns are described in `storage.schema.lineage`."""
 
     run_id: str
     group_id: str
@@ -129,13 +172,13 @@ class GroupRow:
     last_step: int = -1
 
     def too_old(self, step: int) -> bool:
-        """Return whether no batch may take the group any more, as the newest policy is `step`."""
+        """Return True if no batch may take the group any more, given the newest policy's step."""
         return self.purpose == TRAIN and 0 <= self.last_step < step
 
 
 @dataclass(slots=True)
 class TallyRow:
-    """Sums of one run and label."""
+    """Sums of one run and label; the columns are described in `storage.schema.lineage`."""
 
     run_id: str
     label: str
@@ -156,20 +199,31 @@ class TallyRow:
     correct: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """What the rules need to know of a run."""
+    """A run, as far as the rules need it.
+
+    run_id: its id
+    over: it succeeded, failed or was cancelled
+    held_out: digests of the held-out examples
+    step: newest policy that is not abandoned; -1 before the base policy
+    """
 
     run_id: str
     over: bool
     held_out: frozenset[bytes]
-    step: int  # newest policy that is not abandoned; -1 before the base policy
+    step: int
 
 
 @dataclass(slots=True)
 class TreeParts:
-    """Leaves and scores of one tree."""
+    """Leaves and scores of one tree.
+
+    leaves: rows by place
+    scores: rows by place and scorer
+    groups: scorers of whole groups; loaded where places inside paths may owe a score
+    """
 
     leaves: dict[Leaf, LeafRow] = field(default_factory=dict)
     scores: dict[tuple[Leaf, str], ScoreRow] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()  # scorers of whole groups; known where places inside paths may be owed a score
+    groups: tuple[str, ...] = ()

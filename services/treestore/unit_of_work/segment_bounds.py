@@ -1,29 +1,28 @@
-"""Bounds of a segment: token ids, lengths, log-probs, sampling and policy, held against what our side wrote. Pure.
+"""Bounds of a segment: token ids, lengths, log-probs, sampling and policy. Pure.
 
-Only runs whose model the gateway could read have bounds (ADR 051). Nodes sample by the tree's spec: what does not fit was
-made by a node that is broken, or lies. FORCED and TOOL segments are of no policy, and have neither sampling nor policy to
-check.
+Only runs whose model the gateway could read have bounds (ADR 051). Nodes sample by the tree's
+spec, so a segment that does not fit comes from a broken or dishonest node. FORCED and TOOL
+segments have no policy, so neither sampling nor policy is checked.
 """
 
 import functools
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from banyan.digest import blake
+from banyan.errors import InvalidInput
 from banyan.policy import PolicyVersion
 from banyan.reasons import Reason
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import tree_pb2
-from services.treestore.unit_of_work.rows import ANSWER, SegmentHeader
+from banyan.wire.generate_spec import GenerateSpec
+from services.treestore.unit_of_work.rows import SegmentHeader
 
 _ROUNDING = 1e-3  # nats above 0 that a log-prob may have: half floats, and sums in any order
-_GREEDY = (0.0, 1.0, 1)
-# What a segment breaks by what its id is a digest of, so for good: what continues it is refused, too.
 BROKEN = (
     Reason.EMPTY_SEGMENT,
     Reason.TOKEN_OUT_OF_VOCABULARY,
@@ -32,12 +31,20 @@ BROKEN = (
     Reason.SAMPLING_NOT_ASKED,
     Reason.PROMPT_NOT_OURS,
 )
+"""Rules that depend on hashed fields alone: a segment breaks them for good, and so do its children.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a run. vocabulary: ids are below it, 0 where nothing is known of its model. longest_path: tokens with the prompt, 0
-    for any. policies: those that were published, None where they are not looked at."""
+    """Bounds of a run's segments.
+
+    vocabulary: token ids are below it; 0 if the model is unknown
+    longest_path: tokens of a path, with the prompt; 0 for any number
+    joined: a node ever joined the run
+    tokenizer: digest of the run's tokenizer; empty for none
+    policies: published policies; None if they are not checked
+    """
 
     vocabulary: int = 0
     longest_path: int = 0
@@ -46,48 +53,83 @@ class Limits:
     policies: Collection[PolicyVersion] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Of a tree, by its spec. prompt_tokens: 0 where the gateway has no tokenizer. own: by a tree policy of this package."""
+class Truncation(NamedTuple):
+    """Temperature and truncation of a distribution, in float32 as segments keep them."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+    @classmethod
+    def of(cls, sampling: Sampling | GenerateSpec) -> "Truncation":
+        """Return the truncation of sampling parameters."""
+        temperature, top_p = np.float32(sampling.temperature), np.float32(sampling.top_p)
+        return cls(float(temperature), float(top_p), sampling.top_k)
+
+
+_GREEDY = Truncation(0.0, 1.0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecBounds:
+    """Bounds of a tree's segments, by its spec.
+
+    prompt_tokens: length of the prompt; 0 if the gateway has no tokenizer
+    prompt_digest: digest of the prompt's tokens
+    seed: seed of the tree
+    max_new_tokens: tokens of an answer
+    truncation: distribution that tokens are drawn from
+    stop: strings that end a path
+    own_policy: the tree policy is one of this package
+    """
 
     prompt_tokens: int
     prompt_digest: bytes
     seed: int
     max_new_tokens: int
-    drawn: tuple[float, float, int]  # temperature, top_p, top_k, in float32
+    truncation: Truncation
     stop: tuple[str, ...]
-    own: bool
+    own_policy: bool
 
 
-def asked(spec: tree_pb2.TreeSpec) -> Asked | None:
-    """What a spec asks for; None for one that says nothing of its sampling, which no node can grow."""
+def bounds_of(spec: tree_pb2.TreeSpec) -> SpecBounds | None:
+    """Return the bounds of a spec; None if it is unusable, so that no node can grow it."""
     try:
-        said: dict[str, Any] = json.loads(spec.generate_json)
-        return Asked(
-            spec.prompt_tokens,
-            spec.prompt_digest,
-            spec.seed,
-            int(said["max_new_tokens"]),
-            _drawn(float(said.get("temperature", 1.0)), float(said.get("top_p", 1.0)), int(said.get("top_k", 0))),
-            tuple(said.get("stop", ())),
-            said.get("name") in _own(),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
+        generate = GenerateSpec.from_json(spec.generate_json)
+    except InvalidInput:
         return None
+    return SpecBounds(
+        prompt_tokens=spec.prompt_tokens,
+        prompt_digest=spec.prompt_digest,
+        seed=spec.seed,
+        max_new_tokens=generate.max_new_tokens,
+        truncation=Truncation.of(generate),
+        stop=generate.stop,
+        own_policy=generate.name in _own_policies(),
+    )
 
 
 @functools.cache
-def _own() -> frozenset[str]:
-    """Tree policies of this package: how they draw is known. Those of others may draw at any temperature."""
-    return frozenset(one.name for one in entry_points(group="banyan.generate") if one.value.startswith("methods."))
+def _own_policies() -> frozenset[str]:
+    """Return the tree policies of this package; those of others may use any temperature."""
+    plugins = entry_points(group="banyan.generate")
+    return frozenset(plugin.name for plugin in plugins if plugin.value.startswith("methods."))
 
 
-def _drawn(temperature: float, top_p: float, top_k: int) -> tuple[float, float, int]:
-    return float(np.float32(temperature)), float(np.float32(top_p)), top_k
+def broken_rule(
+    limits: Limits,
+    spec: SpecBounds | None,
+    segment: Segment,
+    *,
+    above: SegmentHeader | None,
+    prompt_tokens: int,
+) -> str:
+    """Return the rule that a segment breaks; empty if it breaks none.
 
-
-def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHeader | None, prompt_tokens: int) -> str:
-    """The rule that a segment breaks; empty if it breaks none. above: its parent, prompt_tokens: of the tree's root."""
+    limits, spec: bounds of its run and its tree
+    above: its parent
+    prompt_tokens: length of the tree's root
+    """
     if not limits.vocabulary:
         return ""
     tokens = segment.tokens_T
@@ -95,36 +137,42 @@ def wrong(limits: Limits, spec: Asked | None, segment: Segment, above: SegmentHe
         return Reason.EMPTY_SEGMENT
     if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocabulary:
         return Reason.TOKEN_OUT_OF_VOCABULARY
-    sampled = above.prefix_sampled + (segment.fork if above.kind in ANSWER else 0) if above else 0
-    if 0 < limits.longest_path < len(tokens) + (prompt_tokens + sampled if above else 0):
+    before = above.answer_tokens(segment.fork) if above else 0
+    path = len(tokens) + (prompt_tokens + before if above else 0)
+    if 0 < limits.longest_path < path:
         return Reason.PATH_TOO_LONG
-    if any(len(row) and float(row.max()) > _ROUNDING for row in (segment.logprobs_T, segment.sampled_logprobs_T)):
+    if _above_0(segment):
         return Reason.LOGPROB_ABOVE_0
     if spec is None:
         return Reason.SPEC_UNUSABLE
     if segment.kind is Kind.PROMPT:
-        return _wrong_prompt(spec, segment) if limits.joined else ""
-    if int(segment.kind) in ANSWER and sampled + len(tokens) > spec.max_new_tokens:
+        return _broken_prompt(spec, segment) if limits.joined else ""
+    if segment.kind in (Kind.POLICY, Kind.FORCED) and before + len(tokens) > spec.max_new_tokens:
         return Reason.PATH_TOO_LONG
     if segment.kind is not Kind.POLICY:
         return ""
     if limits.policies is not None and segment.policy_version not in limits.policies:
         return Reason.POLICY_UNKNOWN
-    return _wrong_sampling(limits, spec, segment.sampling, len(tokens))
+    return _broken_sampling(limits, spec, segment.sampling, len(tokens))
 
 
-def _wrong_prompt(spec: Asked, segment: Segment) -> str:
-    same = not spec.prompt_tokens or spec.prompt_digest == blake(segment.tokens_T.astype("<i4").tobytes())
+def _above_0(segment: Segment) -> bool:
+    logprobs = (segment.logprobs_T, segment.sampled_logprobs_T)
+    return any(len(values) and float(values.max()) > _ROUNDING for values in logprobs)
+
+
+def _broken_prompt(spec: SpecBounds, segment: Segment) -> str:
+    digest = blake(segment.tokens_T.astype("<i4").tobytes())
+    same = not spec.prompt_tokens or spec.prompt_digest == digest
     return "" if same else Reason.PROMPT_NOT_OURS
 
 
-def _wrong_sampling(limits: Limits, spec: Asked, sampling: Sampling, length: int) -> str:
-    drawn = _drawn(sampling.temperature, sampling.top_p, sampling.top_k)
+def _broken_sampling(limits: Limits, spec: SpecBounds, sampling: Sampling, length: int) -> str:
     fits = (
         sampling.seed == spec.seed
         and length <= sampling.max_new_tokens
         and sampling.stop[: len(spec.stop)] == spec.stop
         and all(token < limits.vocabulary for token, _ in sampling.bias)
-        and (not spec.own or drawn in (spec.drawn, _GREEDY))
+        and (not spec.own_policy or Truncation.of(sampling) in (spec.truncation, _GREEDY))
     )
     return "" if fits else Reason.SAMPLING_NOT_ASKED

@@ -1,187 +1,212 @@
-"""Writes a Book: one statement per table with all its rows, in an order that never meets a key twice."""
+"""Writing of a UnitOfWork: one statement per table with all its rows, in an order that never meets
+a key twice.
+"""
 
-import functools
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Insert, bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from banyan.tree import Leaf
+from services.chassis.messaging import subjects
 from services.treestore.storage import schema
-from services.treestore.storage.sql import insert_all, insert_ignore
-from services.treestore.unit_of_work import counts, retention
-from services.treestore.unit_of_work.load import chunks
+from services.treestore.storage.mapping import Values
+from services.treestore.storage.sql import add_counts, chunks, insert_all, insert_ignore
+from services.treestore.unit_of_work import counts, dead_letters, retention
+from services.treestore.unit_of_work.parked_events import ParkedEvent, event_digest
 from services.treestore.unit_of_work.rows import CHANGING, FIXED, GroupRow, LeafRow, TallyRow
-from services.treestore.unit_of_work.unit_of_work import UnitOfWork, Values, event_digest
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
-TOLD = "told"
+EVENTS_RECORDED = "events_recorded"  # key in Connection.info, see Context.write
+_GROUP_COLUMNS = tuple(GroupRow.__dataclass_fields__)
 _GROUP_CHANGES = ("opened", "done", "dropped", "state", "reason")
-_TALLY_CHANGES = tuple(TallyRow.__dataclass_fields__)[2:]
+_TALLY_COLUMNS = tuple(TallyRow.__dataclass_fields__)
+_TALLY_CHANGES = tuple(name for name in _TALLY_COLUMNS if name not in ("run_id", "label"))
+_DELETE_PARKED = delete(schema.parked).where(
+    schema.parked.c.n.in_(bindparam("keys", expanding=True))
+)
+_DELETE_BLOBS = delete(schema.blobs).where(
+    schema.blobs.c.tree_id.in_(bindparam("keys", expanding=True))
+)
+_UPDATE_TREE = update(schema.trees).where(schema.trees.c.tree_id == bindparam("key"))
+_UPDATE_GROUP = update(schema.groups).where(
+    schema.groups.c.run_id == bindparam("key_run"),
+    schema.groups.c.group_id == bindparam("key_group"),
+)
+_UPDATE_LEAF = update(schema.leaves).where(
+    schema.leaves.c.tree_id == bindparam("key_tree"),
+    schema.leaves.c.segment == bindparam("key_segment"),
+    schema.leaves.c.end == bindparam("key_end"),
+)
+_UPDATE_TALLY = update(schema.tallies).where(
+    schema.tallies.c.run_id == bindparam("key_run"),
+    schema.tallies.c.label == bindparam("key_label"),
+)
 
 
-def flush(connection: Connection, book: UnitOfWork) -> None:
-    """Writes all that the book made or changed. The book is spent after this."""
-    _trees(connection, book)
-    _groups(connection, book)
-    insert_all(connection, schema.segments, book.new_segments)
-    _leaves(connection, book)
-    insert_all(connection, schema.scores, book.new_scores)
-    _parked(connection, book)
-    insert_ignore(connection, schema.plans, book.new_plans)
-    for chunk in chunks(tree.tree_id for tree in book.ended):
-        connection.execute(_BLOBS_OF, {"keys": chunk})
-    for table, kept in ((schema.refused, book.new_refused), (schema.late, book.new_late)):
-        insert_ignore(connection, table, retention.fitting(connection, table, kept, book.settings))
-    _dead(connection, book)
-    _tallies(connection, book)
-    _grew(connection, book)
-    counts.add(connection, counts.of_book(book))
-    book.say_closings()
-    tell(connection, book.new_outbox)
+def flush(connection: Connection, work: UnitOfWork) -> None:
+    """Write all that the transaction made or changed; do not use the UnitOfWork afterwards."""
+    _write_trees(connection, work)
+    _write_groups(connection, work)
+    insert_all(connection, schema.segments, work.new_segments)
+    _write_leaves(connection, work)
+    insert_all(connection, schema.scores, work.new_scores)
+    _write_parked(connection, work)
+    insert_ignore(connection, schema.plans, work.new_plans)
+    for chunk in chunks(tree.tree_id for tree in work.ended):
+        connection.execute(_DELETE_BLOBS, {"keys": chunk})
+    for table, rows in ((schema.refused, work.new_refused), (schema.late, work.new_late)):
+        insert_ignore(connection, table, retention.fitting(connection, table, rows, work.settings))
+    _write_dead_letters(connection, work)
+    _write_tallies(connection, work)
+    _write_grown(connection, work)
+    counts.add(connection, counts.of_work(work))
+    work.outgoing.pack_closings()
+    record_events(connection, work.outgoing.rows)
 
 
-def tell(connection: Connection, rows: Sequence[Values]) -> None:
-    """Puts events into the outbox, and notes on the connection that it did: see Context.write."""
+def record_events(connection: Connection, rows: Sequence[Values]) -> None:
+    """Put events into the outbox, and note that on the connection for Context.write."""
     insert_all(connection, schema.outbox, rows)
     if rows:
-        connection.info[TOLD] = True
+        connection.info[EVENTS_RECORDED] = True
 
 
-_PARKED_ROWS = delete(schema.parked).where(schema.parked.c.n.in_(bindparam("keys", expanding=True)))
-_BLOBS_OF = delete(schema.blobs).where(schema.blobs.c.tree_id.in_(bindparam("keys", expanding=True)))
-_TREE = update(schema.trees).where(schema.trees.c.tree_id == bindparam("key"))
-_GROUP = update(schema.groups).where(
-    schema.groups.c.run_id == bindparam("run"), schema.groups.c.group_id == bindparam("group")
-)
-_LEAF = update(schema.leaves).where(
-    schema.leaves.c.tree_id == bindparam("tree"),
-    schema.leaves.c.segment == bindparam("at"),
-    schema.leaves.c.end == bindparam("stop"),
-)
-_TALLY = update(schema.tallies).where(schema.tallies.c.run_id == bindparam("run"), schema.tallies.c.label == bindparam("of"))
+def _columns(row: object, names: Sequence[str]) -> Values:
+    return {name: getattr(row, name) for name in names}
 
 
-def _trees(connection: Connection, book: UnitOfWork) -> None:
-    made = {values["tree_id"]: values for values in book.new_trees}
-    fixed = [{**{n: getattr(book.trees[i], n) for n in (*FIXED, *CHANGING)}, **values} for i, values in made.items()]  # type: ignore[index]
-    insert_all(connection, schema.trees, fixed)
-    rows = [
-        {"key": tree_id, **{name: getattr(book.trees[tree_id], name) for name in CHANGING}}
-        for tree_id in book.changed_trees
-        if tree_id not in made
+def _write_trees(connection: Connection, work: UnitOfWork) -> None:
+    opened = {values["tree_id"] for values in work.new_trees}
+    new = [
+        {**_columns(work.trees[values["tree_id"]], (*FIXED, *CHANGING)), **values}  # type: ignore[index]
+        for values in work.new_trees
     ]
-    if rows:
-        connection.execute(_TREE, rows)
-
-
-def _groups(connection: Connection, book: UnitOfWork) -> None:
-    names = tuple(GroupRow.__dataclass_fields__)
-    made = [{n: getattr(book.groups[key], n) for n in names} for key in sorted(book.new_groups)]
-    insert_all(connection, schema.groups, made)
-    rows = [
-        {"run": key[0], "group": key[1], **{n: getattr(book.groups[key], n) for n in _GROUP_CHANGES}}
-        for key in book.changed_groups - book.new_groups
+    insert_all(connection, schema.trees, new)
+    changed = [
+        {"key": tree_id, **_columns(work.trees[tree_id], CHANGING)}
+        for tree_id in work.changed_trees
+        if tree_id not in opened
     ]
-    if rows:
-        connection.execute(_GROUP, rows)
+    if changed:
+        connection.execute(_UPDATE_TREE, changed)
 
 
-def _leaves(connection: Connection, book: UnitOfWork) -> None:
-    insert_all(connection, schema.leaves, [_leaf_values(book, *key) for key in sorted(book.new_leaves)])
-    silent: list[Values] = []
-    spoken: list[Values] = []
-    for tree_id, leaf in book.changed_leaves - book.new_leaves:
-        row = book.parts[tree_id].leaves[leaf]
-        at: Values = {"tree": tree_id, "at": leaf.segment, "stop": leaf.end, **_leaf_changes(row)}
+def _write_groups(connection: Connection, work: UnitOfWork) -> None:
+    new = [_columns(work.groups[key], _GROUP_COLUMNS) for key in sorted(work.new_groups)]
+    insert_all(connection, schema.groups, new)
+    changed = [
+        {
+            "key_run": run_id,
+            "key_group": group_id,
+            **_columns(work.groups[run_id, group_id], _GROUP_CHANGES),
+        }
+        for run_id, group_id in work.changed_groups - work.new_groups
+    ]
+    if changed:
+        connection.execute(_UPDATE_GROUP, changed)
+
+
+def _write_leaves(connection: Connection, work: UnitOfWork) -> None:
+    new = [_new_leaf(work, tree_id, leaf) for tree_id, leaf in sorted(work.new_leaves)]
+    insert_all(connection, schema.leaves, new)
+    without_text: list[Values] = []
+    with_text: list[Values] = []
+    for tree_id, leaf in work.changed_leaves - work.new_leaves:
+        row = work.parts[tree_id].leaves[leaf]
+        key: Values = {"key_tree": tree_id, "key_segment": leaf.segment, "key_end": leaf.end}
         if row.completion is None:
-            silent.append(at)
+            without_text.append({**key, **_leaf_changes(row)})
         else:
-            spoken.append({**at, "completion": row.completion})
-    for rows in (silent, spoken):
+            with_text.append({**key, **_leaf_changes(row), "completion": row.completion})
+    for rows in (without_text, with_text):
         if rows:
-            connection.execute(_LEAF, rows)
+            connection.execute(_UPDATE_LEAF, rows)
 
 
-def _leaf_values(book: UnitOfWork, tree_id: bytes, leaf: Leaf) -> Values:
-    row = book.parts[tree_id].leaves[leaf]
-    at = {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end}
-    return {**at, **_leaf_changes(row), "completion": row.completion or ""}
+def _new_leaf(work: UnitOfWork, tree_id: bytes, leaf: Leaf) -> Values:
+    row = work.parts[tree_id].leaves[leaf]
+    place = {"tree_id": tree_id, "segment": leaf.segment, "end": leaf.end}
+    return {**place, **_leaf_changes(row), "completion": row.completion or ""}
 
 
 def _leaf_changes(row: LeafRow) -> Values:
     return {"finished": row.finished, "listed": row.listed, "reason": row.reason}
 
 
-def _parked(connection: Connection, book: UnitOfWork) -> None:
-    for chunk in chunks(book.released_rows):
-        connection.execute(_PARKED_ROWS, {"keys": chunk})
-    new = [w for waiting in book.parked.values() for w in waiting if not w.row]
-    rows: list[Values] = [
-        {
-            "digest": event_digest(w.event),
-            "waits_for": w.waits_for,
-            "tree_id": w.event.tree_id,
-            "kind": w.event.kind,
-            "payload": (payload := w.event.payload()),
-            "sequence": w.event.sequence,
-            "parked_ms": book.now_ms,
-            **book.held(w.event, len(payload)),
-        }
-        for w in new
-    ]
-    known = retention.known_runs(connection, (str(values["run_id"]) for values in rows)) if rows else set()
-    free = [values for values in rows if values["run_id"] not in known]  # a store that is built up from the log: see ADR 054
-    bound = [values for values in rows if values["run_id"] in known]
-    insert_ignore(connection, schema.parked, [*free, *retention.fitting(connection, schema.parked, bound, book.settings)])
+def _write_parked(connection: Connection, work: UnitOfWork) -> None:
+    for chunk in chunks(work.parked.released_rows):
+        connection.execute(_DELETE_PARKED, {"keys": chunk})
+    rows = [_parked_values(work, parked) for parked in work.parked.new()]
+    if not rows:
+        return
+    known = retention.known_runs(connection, (str(values["run_id"]) for values in rows))
+    # A store that is rebuilt from the log does not know the runs yet: no bounds then (ADR 054).
+    unbounded = [values for values in rows if values["run_id"] not in known]
+    bounded = [values for values in rows if values["run_id"] in known]
+    kept = retention.fitting(connection, schema.parked, bounded, work.settings)
+    insert_ignore(connection, schema.parked, [*unbounded, *kept])
 
 
-def _dead(connection: Connection, book: UnitOfWork) -> None:
-    """Keeps letters that there is room for, and says them on the log; the others are not said either."""
-    letters = {id(values): letter for letter, values in book.new_dead}
-    for values in retention.fitting(connection, schema.dead, [values for _, values in book.new_dead], book.settings):
+def _parked_values(work: UnitOfWork, parked: ParkedEvent) -> Values:
+    event, payload = parked.event, parked.event.payload()
+    return {
+        "digest": event_digest(event),
+        "waits_for": parked.waits_for,
+        "tree_id": event.tree_id,
+        "kind": event.kind,
+        "payload": payload,
+        "sequence": event.sequence,
+        "parked_ms": work.now_ms,
+        **work.owner_columns(event, len(payload)),
+    }
+
+
+def _write_dead_letters(connection: Connection, work: UnitOfWork) -> None:
+    """Keep and publish the letters that fit; the others are not published either."""
+    letters = {id(values): letter for letter, values in work.new_dead}
+    rows = [values for _, values in work.new_dead]
+    for values in retention.fitting(connection, schema.dead, rows, work.settings):
+        letter = letters[id(values)]
         insert_ignore(connection, schema.dead, [values])
-        book.say_dead(letters[id(values)])
+        msg_id = dead_letters.message_id(letter)
+        work.outgoing.record(subjects.dead(letter.stream), msg_id, letter)
 
 
-def _tallies(connection: Connection, book: UnitOfWork) -> None:
-    for key in book.changed_tallies:
-        _advance(connection, book.tallies[key])
-    names = tuple(TallyRow.__dataclass_fields__)
-    insert_all(
-        connection,
-        schema.tallies,
-        [{n: getattr(book.tallies[key], n) for n in names} for key in sorted(book.new_tallies)],
-    )
-    rows = [
-        {"run": key[0], "of": key[1], **{n: getattr(book.tallies[key], n) for n in _TALLY_CHANGES}}
-        for key in book.changed_tallies - book.new_tallies
+def _write_tallies(connection: Connection, work: UnitOfWork) -> None:
+    for key in work.changed_tallies:
+        _advance_prefix(connection, work.tallies[key])
+    new = [_columns(work.tallies[key], _TALLY_COLUMNS) for key in sorted(work.new_tallies)]
+    insert_all(connection, schema.tallies, new)
+    changed = [
+        {
+            "key_run": run_id,
+            "key_label": label,
+            **_columns(work.tallies[run_id, label], _TALLY_CHANGES),
+        }
+        for run_id, label in work.changed_tallies - work.new_tallies
     ]
-    if rows:
-        connection.execute(_TALLY, rows)
+    if changed:
+        connection.execute(_UPDATE_TALLY, changed)
 
 
-def _grew(connection: Connection, book: UnitOfWork) -> None:
-    rows = [{"run_id": run_id, "node_id": node_id, "trees": n} for (run_id, node_id), n in sorted(book.grew.items())]
-    if rows:
-        connection.execute(_count(connection.dialect.name), rows)
-
-
-@functools.cache
-def _count(dialect: str) -> Insert:
-    table = schema.grown
-    statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(table)
-    more = {"trees": table.c.trees + statement.excluded.trees}
-    return statement.on_conflict_do_update(index_elements=["run_id", "node_id"], set_=more)
-
-
-def _advance(connection: Connection, tally: TallyRow) -> None:
-    """Moves the prefix of whole groups on: the ordinals from which a gateway must open."""
+def _advance_prefix(connection: Connection, tally: TallyRow) -> None:
+    """Advance the prefix of complete groups: a gateway opens the ordinals from there on."""
     table = schema.groups
     if tally.prefix >= tally.groups:
         return
-    mine = (table.c.run_id == tally.run_id) & (table.c.label == tally.label)
-    whole = select(table.c.ordinal).where(mine, table.c.ordinal >= tally.prefix, table.c.opened == table.c.size)
-    for ordinal in connection.scalars(whole.order_by(table.c.ordinal)):
+    same = (table.c.run_id == tally.run_id) & (table.c.label == tally.label)
+    complete = select(table.c.ordinal).where(
+        same, table.c.ordinal >= tally.prefix, table.c.opened == table.c.size
+    )
+    for ordinal in connection.scalars(complete.order_by(table.c.ordinal)):
         if ordinal != tally.prefix:
             return
         tally.prefix += 1
+
+
+def _write_grown(connection: Connection, work: UnitOfWork) -> None:
+    rows = [
+        {"run_id": run_id, "node_id": node_id, "trees": number}
+        for (run_id, node_id), number in sorted(work.grown.items())
+    ]
+    add_counts(connection, schema.grown, rows, "trees")

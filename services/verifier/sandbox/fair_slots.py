@@ -40,30 +40,35 @@ class FairSlots:
             if turn.cancelled():
                 self._leave(run_id, turn)
             else:  # it was served at the same moment, and must pass the slot on
-                self._release(run_id)
+                self._release(run_id, unused=True)
             raise
 
-    def _release(self, run_id: str) -> None:
+    def _release(self, run_id: str, *, unused: bool = False) -> None:
         self._free += 1
         self._in_use[run_id] -= 1
         if not self._in_use[run_id]:
             del self._in_use[run_id]
-        if run_id in self._waiting:  # it has just had a slot: the other runs go first
-            self._waiting[run_id] = self._waiting.pop(run_id)
+        if turns := self._waiting.pop(run_id, None):
+            if unused:  # its turn is still to come
+                self._waiting = {run_id: turns, **self._waiting}
+            else:  # it has just had a slot: the other runs go first
+                self._waiting[run_id] = turns
         self._serve()
 
     def _serve(self) -> None:
         while self._free and self._waiting:
             # Of several runs with the fewest slots, min returns the first in order.
             run_id = min(self._waiting, key=lambda waiting: self._in_use[waiting])
-            turns = self._waiting.pop(run_id)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[run_id] = turns  # last in order
-            if not turn.done():  # a cancelled one may not have left yet
-                self._free -= 1
-                self._in_use[run_id] += 1
-                turn.set_result(None)
+            turn = self._waiting[run_id].popleft()
+            if not self._waiting[run_id]:
+                del self._waiting[run_id]
+            if turn.done():  # it was cancelled and has not left yet; the turn remains its run's
+                continue
+            if run_id in self._waiting:
+                self._waiting[run_id] = self._waiting.pop(run_id)  # last in order
+            self._free -= 1
+            self._in_use[run_id] += 1
+            turn.set_result(None)
 
     def _leave(self, run_id: str, turn: _Turn) -> None:
         turns = self._waiting.get(run_id, deque())

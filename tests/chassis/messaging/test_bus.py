@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -256,3 +258,61 @@ def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
     """Also those of a folder from when each had 2 GiB: the server counts them as it starts."""
     assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
     assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000
+
+
+async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
+    nats_server, monkeypatch
+) -> None:
+    """The request that is open still asks for nothing more once what was sent before is here."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
+    assert await consumer.fetch(1, 0.05) == []
+    held, flush = consumer._subscription, bus.client.flush
+
+    async def late(timeout: float) -> None:
+        await flush(timeout)
+        await bus.publish(subjects.growth("r"), _grow("late"), "id-late")
+
+    await held._nc.publish(held._nms, b'{"batch": 2, "expires": 30000000000}', held._deliver)
+    monkeypatch.setattr(bus.client, "flush", late)
+    await consumer.close()
+    monkeypatch.undo()
+    assert held._sub._id not in bus.client._subs  # nothing of it is kept
+    (delivery,) = await consumer.fetch(1, 10.0)  # which asks anew
+    assert delivery.decode(events_pb2.GrowTree).tree_id == b"late" and delivery.attempts == 1
+    await bus.close()
+
+
+async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(
+    nats_server,
+) -> None:
+    """What is under way at a stop is still published: the answer may come when nobody waits for it any more."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    os.kill(nats_server.process.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(5.0):
+            await consumer.close()
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)
+    assert await bus.publish(subjects.growth("r"), _grow("a"), "id-a", deadline_s=5.0)
+    await bus.close()
+
+
+async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_server) -> None:
+    """What waits to be written is more than the client holds: it makes everybody wait for the broker."""
+    bus = await _bus(nats_server)
+    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
+    assert await consumer.fetch(1, 0.05) == []
+    os.kill(nats_server.process.pid, signal.SIGSTOP)
+    try:
+        for _ in range(200):
+            waiting = asyncio.ensure_future(bus.client.publish("x", bytes(500_000)))
+            if not (await asyncio.wait([waiting], timeout=1.0))[0]:
+                break
+        assert not waiting.done()
+        for stop in (consumer.close, bus.close):
+            assert (await asyncio.wait([asyncio.ensure_future(stop())], timeout=6.0))[0], stop
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)

@@ -72,6 +72,10 @@ def test_all_that_are_late_are_named_and_each_is_logged_once(
     liveness.drop(other)
     assert [said.partition(":")[0] for said in liveness.late()] == ["one"]
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["one", "other"]
+    one.beat("work", 1.0)
+    assert not liveness.late()
+    clock.now += 2.0
+    assert liveness.late() and len(caplog.records) == 3  # it is late a second time
 
 
 async def _status(address: str, service: str) -> int:

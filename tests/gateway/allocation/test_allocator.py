@@ -1,4 +1,4 @@
-"""Curricula that decide by facts: decided once, stored before anything is opened, the same for whoever goes on."""
+"""Curricula that decide by facts: each decision is made once and stored before it is used."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from services.gateway.allocation.allocator import Allocator
 from services.gateway.allocation.history import History
 from services.gateway.runs.create import new_run
 from services.gateway.runs.driver import Driver
-from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks import dataset
 
 TRAIN = tree_pb2.TREE_PURPOSE_TRAIN
-AGAIN = {"curriculum": "tests.gateway.curricula:Again"}
+AGAIN = {"curriculum": "tests.gateway.curriculum_doubles:Again"}
 
 
 @pytest.fixture
@@ -30,21 +30,27 @@ def adaptive(recipe_of):
 
 
 async def _driver(store, bus, recipe) -> Driver:
-    rows = await rows_module.load(recipe, Path.cwd())
-    run = new_run(recipe, rows, "/folder", Path("s")).run
+    examples = await dataset.load(recipe, Path.cwd())
+    run = new_run(recipe, examples, "/folder", Path("s")).run
     stored = await store.put_run(run, "request")
-    return Driver(store, bus, store, recipe, rows, stored.run_id, 1)
+    return Driver(
+        store, bus, store, run_id=stored.run_id, recipe=recipe, examples=examples, epoch=1
+    )
 
 
 def _trained(store) -> list[tuple[int, int, str, str]]:
-    trees = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: (t.group_ordinal, t.index))
+    trees = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN),
+        key=lambda t: (t.group_ordinal, t.index),
+    )
     return [(t.group_ordinal, t.index, t.row_json, t.tree_id.hex()) for t in trees]
 
 
-async def _to_the_end(store, bus, recipe, looks) -> None:
-    """`looks`: drivers, one for each look."""
+async def _to_the_end(store, bus, recipe, drivers) -> None:
+    """Drive a run to its end; `drivers` has one for each pass."""
     for _ in range(60):
-        if await (await anext(looks)).look():
+        driver = await anext(drivers)
+        if await driver.reconcile():
             return
         if not store.policies:
             store.publish(0)
@@ -63,89 +69,104 @@ async def _another(store, bus, recipe):
         yield await _driver(store, bus, recipe)
 
 
-async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_look(adaptive, fresh) -> None:
-    seen = []
+async def test_a_run_by_facts_is_the_same_with_one_gateway_and_with_one_for_each_pass(
+    adaptive, fresh
+) -> None:
+    outcomes = []
     for another in (False, True):
         store, bus = fresh()
-        rows = (await rows_module.load(adaptive, Path.cwd())).train
+        rows = (await dataset.load(adaptive, Path.cwd())).train
         fails = {json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows[:6:2]}
         store.answers = {row: ([0.0, 0.0], [3, 4]) for row in fails}
-        looks = _another(store, bus, adaptive) if another else _always(await _driver(store, bus, adaptive))
-        await _to_the_end(store, bus, adaptive, looks)
-        named = [(o, i, row) for o, i, row, _ in _trained(store)]
-        seen.append((named, [a.SerializeToString() for _, a in sorted(store.allocations.items())]))
-    assert seen[0] == seen[1]
-    groups = {o: row for o, _, row in seen[0][0]}
+        drivers = _always(await _driver(store, bus, adaptive))
+        if another:
+            drivers = _another(store, bus, adaptive)
+        await _to_the_end(store, bus, adaptive, drivers)
+        trees = [(o, i, row) for o, i, row, _ in _trained(store)]
+        stored = [a.SerializeToString() for _, a in sorted(store.allocations.items())]
+        outcomes.append((trees, stored))
+    assert outcomes[0] == outcomes[1]
+    groups = {o: row for o, _, row in outcomes[0][0]}
     assert sorted(groups) == list(range(12))
-    assert [groups[4], groups[5]] == [groups[0], groups[2]], "rows 0 and 2 failed in the first batch and come again"
-    assert [i for o, i, _ in seen[0][0] if o == 4] == [0, 1], "with two trees"
+    assert [groups[4], groups[5]] == [groups[0], groups[2]], (
+        "rows 0 and 2 failed in the first batch and come again"
+    )
+    assert [i for o, i, _ in outcomes[0][0] if o == 4] == [0, 1], "with two trees"
 
 
-async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(adaptive, store, bus) -> None:
+async def test_a_gateway_that_is_replaced_between_deciding_and_opening_changes_nothing(
+    adaptive, store, bus
+) -> None:
     store.publish(0)
     first = await _driver(store, bus, adaptive)
-    await first.look()
-    bus.lose = True  # it has decided, and was killed before the broker had a tree
-    await first.look()
+    await first.reconcile()
+    bus.lose = True  # it decides, and is killed before the broker has a tree
+    await first.reconcile()
     decided = {o: a.row for o, a in store.allocations.items()}
     lost = {s.spec.tree_id for s in bus.sent}
     assert len(decided) == 4 and len(lost) == 4 and not store.trees
     bus.lose = False
-    recipe = adaptive.model_copy(
-        update={"control": adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})}
-    )  # the next one would decide otherwise
+    control = adaptive.control.model_copy(update={"curriculum_settings": {"beyond": 7}})
+    recipe = adaptive.model_copy(update={"control": control})  # it would decide otherwise
     second = await _driver(store, bus, recipe)
-    await second.look()
+    await second.reconcile()
     assert set(store.trees) == lost
     assert {o: a.row for o, a in store.allocations.items()} == decided
 
 
 async def test_two_gateways_at_once_open_the_same_trees(adaptive, store, bus) -> None:
     store.publish(0)
-    one, two = await _driver(store, bus, adaptive), await _driver(store, bus, adaptive)
-    await one.look()
-    held, read = [], store.read_allocations
+    first, second = await _driver(store, bus, adaptive), await _driver(store, bus, adaptive)
+    await first.reconcile()
+    reads, read = [], store.read_allocations
 
-    async def nothing_yet(run_id: str, first: int):
-        held.append(first)
+    async def nothing_yet(run_id: str, ordinal: int):
+        reads.append(ordinal)
         return []
 
-    store.read_allocations = nothing_yet  # two looks before one has written
-    two._allocator._recipe.control.curriculum_settings["beyond"] = 3
-    await two.look()
+    store.read_allocations = nothing_yet  # the second reads before the first has written
+    second._allocator._recipe.control.curriculum_settings["beyond"] = 3
+    await second.reconcile()
     store.read_allocations = read
-    await one.look()
-    assert held and len(store.allocations) == 4
-    assert len({t.tree_id for t in store.trees.values()}) == len({t.group_ordinal for t in store.trees.values()}) == 4
+    await first.reconcile()
+    assert reads and len(store.allocations) == 4
+    assert (
+        len({t.tree_id for t in store.trees.values()})
+        == len({t.group_ordinal for t in store.trees.values()})
+        == 4
+    )
 
 
 async def test_an_older_gateway_opens_nothing(adaptive, store, bus) -> None:
     store.publish(0)
     driver = await _driver(store, bus, adaptive)
-    await driver.look()
+    await driver.reconcile()
     store.refuse_epoch = True
     with pytest.raises(Refused):
-        await driver.look()
+        await driver.reconcile()
     assert not bus.sent
 
 
 async def test_uniform_asks_the_store_for_nothing(recipe_of, store) -> None:
     recipe = recipe_of()
-    rows = await rows_module.load(recipe, Path.cwd())
+    rows = await dataset.load(recipe, Path.cwd())
     allocator = Allocator(None, "r", recipe, rows)  # type: ignore[arg-type]
     assert len(await allocator.fill(range(5), 0)) == 5
 
 
-async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
+async def test_an_invalid_decision_is_named(recipe_of, store) -> None:
     recipe = recipe_of(control={**AGAIN, "curriculum_settings": {"beyond": 10_000}})
-    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=r"curricula:Again, group 0: there is no row 10000; there are \d+"):
+    allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
+    with pytest.raises(
+        InvalidInput,
+        match=r"curriculum_doubles:Again, group 0: there is no row 10000; there are \d+",
+    ):
         await allocator.fill(range(2), 0)
     assert not store.allocations
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "message"),
     [
         ("raise", " raised ZeroDivisionError: "),
         ("exit", " raised SystemExit: 3"),
@@ -161,11 +182,18 @@ async def test_what_a_curriculum_may_not_say_is_named(recipe_of, store) -> None:
     ],
 )
 @pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
-async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way, said, plugin) -> None:
-    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": way}}
+async def test_a_curriculum_that_breaks_its_word_is_named(
+    recipe_of, store, way, message, plugin
+) -> None:
+    control = {
+        "curriculum": f"tests.gateway.curriculum_doubles:{plugin}",
+        "curriculum_settings": {"way": way},
+    }
     recipe = recipe_of(control=control)
-    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{said}")):
+    allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
+    with pytest.raises(
+        InvalidInput, match=re.escape(f"control.curriculum {control['curriculum']}{message}")
+    ):
         await allocator.fill(range(2), 0)
     assert not store.allocations
 
@@ -173,11 +201,16 @@ async def test_a_curriculum_that_breaks_its_word_is_named(recipe_of, store, way,
 @pytest.mark.parametrize("plugin", ["Rude", "RudeFixed"])
 async def test_a_curriculum_that_hangs_is_given_up(recipe_of, store, monkeypatch, plugin) -> None:
     monkeypatch.setattr(allocator_module, "PATIENCE_S", 0.2)
-    control = {"curriculum": f"tests.gateway.curricula:{plugin}", "curriculum_settings": {"way": "hang"}}
+    control = {
+        "curriculum": f"tests.gateway.curriculum_doubles:{plugin}",
+        "curriculum_settings": {"way": "hang"},
+    }
     recipe = recipe_of(control=control)
-    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
+    allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
     began = time.monotonic()
-    with pytest.raises(InvalidInput, match=f"curricula:{plugin} gave no answer within 0.2 s"):
+    with pytest.raises(
+        InvalidInput, match=f"curriculum_doubles:{plugin} gave no answer within 0.2 s"
+    ):
         await allocator.fill(range(2), 0)
     assert time.monotonic() - began < 5.0
 
@@ -186,17 +219,34 @@ ROUNDS = {"generate": {"policy": "rounds"}}
 
 
 async def test_what_rooms_count_on_is_not_changed(recipe_of, store) -> None:
-    with pytest.raises(InvalidInput, match=r"dart with setting start changes what control\.rooms xrpo counts on"):
-        recipe_of(control={"rooms": "xrpo", "curriculum": "dart", "curriculum_settings": {"setting": "start"}}, **ROUNDS)
-    own = {"curriculum": "tests.gateway.curricula:Rude", "curriculum_settings": {"way": "start"}}
+    with pytest.raises(
+        InvalidInput, match=r"dart with setting start changes what control\.rooms xrpo counts on"
+    ):
+        recipe_of(
+            control={
+                "rooms": "xrpo",
+                "curriculum": "dart",
+                "curriculum_settings": {"setting": "start"},
+            },
+            **ROUNDS,
+        )
+    own = {
+        "curriculum": "tests.gateway.curriculum_doubles:Rude",
+        "curriculum_settings": {"way": "start"},
+    }
     recipe = recipe_of(control={"rooms": "xrpo", **own}, **ROUNDS)
-    allocator = Allocator(store, "r", recipe, await rows_module.load(recipe, Path.cwd()))
-    with pytest.raises(InvalidInput, match=r"group 0: setting start changes what control\.rooms xrpo counts on"):
+    allocator = Allocator(store, "r", recipe, await dataset.load(recipe, Path.cwd()))
+    with pytest.raises(
+        InvalidInput, match=r"group 0: setting start changes what control\.rooms xrpo counts on"
+    ):
         await allocator.fill(range(2), 0)
 
 
 def test_allocations_are_stored_in_parts_that_a_message_holds() -> None:
-    long = [to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0) for o in range(7)]
+    long = [
+        to_wire(o, Allocation(o, messages=({"role": "user", "content": "ä" * 1_500_000},)), 0)
+        for o in range(7)
+    ]
     assert long[0].ByteSize() < 3_100_000, "no character is written as six"
     assert [[a.ordinal for a in part] for part in parts(long)] == [[0, 1], [2, 3], [4, 5], [6]]
     many = [runs.GroupAllocation(ordinal=o) for o in range(20_001)]
@@ -212,18 +262,24 @@ def test_an_allocation_survives_the_wire() -> None:
 def test_history_in_parts_is_the_same_as_at_once() -> None:
     history = History(right=1.0)
     for ordinal in range(6):
-        history.allocated(ordinal, ordinal % 2)
+        history.record_allocation(ordinal, ordinal % 2)
     assert history.stats[0] == RowStats(opened=3, newest=4)
     for batch, ordinal in enumerate((0, 2, 1)):
-        history.became(ordinal, batch, [1.0, 0.5, 1.0], [4, 99, 7 - ordinal])
+        history.record_outcome(ordinal, batch, [1.0, 0.5, 1.0], [4, 99, 7 - ordinal])
     assert history.stats[0].groups == (
         GroupFacts(0, 0, 0, (1.0, 0.5, 1.0), (4, 99, 7)),
         GroupFacts(2, 0, 1, (1.0, 0.5, 1.0), (4, 99, 5)),
     )
-    assert (history.stats[0].closed, history.stats[0].longest_success, history.stats[1].longest_success) == (2, 7, 6)
+    assert (
+        history.stats[0].closed,
+        history.stats[0].longest_success,
+        history.stats[1].longest_success,
+    ) == (2, 7, 6)
     for batch in range(3, 3 + KEPT_GROUPS):
-        history.allocated(6 + batch, 0)
-        history.became(6 + batch, batch, [0.0], [1])
-    assert [g.batch for g in history.stats[0].groups] == list(range(3, 3 + KEPT_GROUPS)), "the newest are kept"
+        history.record_allocation(6 + batch, 0)
+        history.record_outcome(6 + batch, batch, [0.0], [1])
+    assert [g.batch for g in history.stats[0].groups] == list(range(3, 3 + KEPT_GROUPS)), (
+        "the newest are kept"
+    )
     assert history.stats[0].longest_success == 7, "a past success is not forgotten"
     assert PromptStats([], []).of(3) == RowStats() and Draws(1).seed == 1

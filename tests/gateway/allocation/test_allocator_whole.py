@@ -1,4 +1,4 @@
-"""A curriculum that decides by facts on the real treestore and broker: what was decided, for whom, and who may decide."""
+"""A curriculum that decides by facts, on the real treestore and broker."""
 
 import pytest
 
@@ -9,11 +9,15 @@ from banyan.v1 import treestore_service_pb2 as lineage
 from services.chassis.rpc import rpc
 from services.gateway import service
 from services.gateway.clients.treestore import RpcStore
-from tests.gateway.site import channel, site
+from tests.gateway.live_site import channel, site
 
 
-async def test_a_decision_is_stored_before_its_trees_and_explains_itself(tmp_path, recipe_of, eventually) -> None:
-    recipe = recipe_of(control={"curriculum": "tests.gateway.curricula:Again"}, task={"holdout": 0.0})
+async def test_a_decision_is_stored_before_its_trees_and_explains_itself(
+    tmp_path, recipe_of, eventually
+) -> None:
+    recipe = recipe_of(
+        control={"curriculum": "tests.gateway.curriculum_doubles:Again"}, task={"holdout": 0.0}
+    )
     async with site(tmp_path) as here:
         run = await here.create(recipe)
         await here.publish_policy(run.run_id, 0)
@@ -24,12 +28,19 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(tmp_pat
         await eventually(opened, 20)
         request = runs.ReadAllocationsRequest(run_id=run.run_id)
         stored = (await rpc.call(here.runs.ReadAllocations, request)).allocations
-        assert [(a.ordinal, a.row, a.why) for a in stored] == [(i, i, "after 0 batches") for i in range(4)]
-        said = plain_data.allocation(stored[0])
-        assert said["settings"] == {"width": 4} and said["trees"] is None and said["why"] == "after 0 batches"
+        assert [(a.ordinal, a.row, a.why) for a in stored] == [
+            (i, i, "after 0 batches") for i in range(4)
+        ]
+        shown = plain_data.allocation(stored[0])
+        assert (
+            shown["settings"] == {"width": 4}
+            and shown["trees"] is None
+            and shown["why"] == "after 0 batches"
+        )
         every = lineage.ListTreesRequest(filter=lineage.TreeFilter(run_id=run.run_id))
         before = {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees}
-        async with channel(here.settings.store) as plain, service.serving(here.settings):  # a newer gateway
+        # Another gateway with a newer epoch.
+        async with channel(here.settings.store) as plain, service.serving(here.settings):
             old = RpcStore(plain)
             old.epoch = 1
             with pytest.raises(Refused) as refused:
@@ -37,8 +48,10 @@ async def test_a_decision_is_stored_before_its_trees_and_explains_itself(tmp_pat
             assert refused.value.reason == "STALE_EPOCH"
             newer = RpcStore(plain)
             newer.epoch = 2
-            (held,) = await newer.put_allocations(run.run_id, [runs.GroupAllocation(ordinal=2, row=77)])
-            assert held.row == 2, "what is stored first holds, and is what a newer gateway reads"
+            (stored_first,) = await newer.put_allocations(
+                run.run_id, [runs.GroupAllocation(ordinal=2, row=77)]
+            )
+            assert stored_first.row == 2, "the first one stays valid, and a newer gateway reads it"
             outcomes = await newer.read_outcomes(run.run_id, 0, 5)
             assert (len(outcomes.groups), outcomes.next_batch) == (0, 0)
         assert {t.tree_id for t in (await rpc.call(here.trees.ListTrees, every)).trees} == before

@@ -1,4 +1,4 @@
-"""Scoped NATS credentials against a real nats-server: what a joined node may do works, everything else is refused."""
+"""Scoped NATS credentials against a real nats-server: everything that is not granted is refused."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,9 @@ class Secured:
     def __init__(self, state) -> None:
         self.state, self.identity = state, tls.identity(state)
         self.address = f"127.0.0.1:{nats_server.free_port()}"
-        config = nats_accounts.write_nats_config(state, self.address, state / "jetstream", self.identity)
+        config = nats_accounts.write_nats_config(
+            state, self.address, state / "jetstream", self.identity
+        )
         self.process = nats_server.start(config, state / "nats.log")
         nats_server.await_listening(self.address, self.process, state / "nats.log")
         self.services = str(nats_accounts.service_credentials(state))
@@ -44,11 +46,13 @@ class Secured:
         return str(path)
 
     async def insider(self) -> Bus:
-        """Somebody with all rights in the nodes' account, as no node has."""
+        """Connect with all rights in the nodes' account, which no node has."""
         seed = jwt.new_seed(jwt.USER)
         claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
         path = self.state / "insider.creds"
-        token = jwt.sign(nats_accounts.keys(self.state).nodes, jwt.public_key(seed), "insider", claims)
+        token = jwt.sign(
+            nats_accounts.keys(self.state).nodes, jwt.public_key(seed), "insider", claims
+        )
         path.write_text(jwt.credentials_file(token, seed))
         return await Bus.connect(f"nats://{self.address}", "insider", creds=str(path))
 
@@ -79,19 +83,27 @@ async def test_nobody_connects_without_credentials(secured) -> None:
 
 async def test_a_node_does_all_that_its_work_needs(secured) -> None:
     service, node = await secured.service(), await secured.node()
-    await service.consumer(subjects.GROWTH, SCOPE.growth_consumer, [subjects.growth(RUN)], ack_wait_s=1.0)
-    await service.publish(subjects.growth(RUN), events_pb2.GrowTree(run_id=RUN, tree_id=b"t"), "grow")
+    await service.consumer(
+        subjects.GROWTH, SCOPE.growth_consumer, [subjects.growth(RUN)], ack_wait_s=1.0
+    )
+    await service.publish(
+        subjects.growth(RUN), events_pb2.GrowTree(run_id=RUN, tree_id=b"t"), "grow"
+    )
     work = await node.bind(subjects.GROWTH, SCOPE.growth_consumer)
     (assignment,) = await work.fetch(1, 3.0)
     await assignment.in_progress()
     for kind in ("segment", "leaf", "grown"):
-        assert await node.publish(subjects.lineage(RUN, kind), events_pb2.SegmentsGrown(run_id=RUN), kind, deadline_s=3.0)
+        assert await node.publish(
+            subjects.lineage(RUN, kind), events_pb2.SegmentsGrown(run_id=RUN), kind, deadline_s=3.0
+        )
     await assignment.ack()
     assert await work.fetch(1, 1.5) == []  # acked for good: it does not come again after ack_wait
     heard = node.subscribe(subjects.train(RUN, "policy"))
     async with asyncio.timeout(5):
-        await anext(heard)  # it hears from here on
-        await service.publish(subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p")
+        await anext(heard)  # it receives from here on
+        await service.publish(
+            subjects.train(RUN, "policy"), events_pb2.PolicyPublished(bytes=7), "p"
+        )
         await anext(heard)
     await heard.aclose()
     await node.close()
@@ -168,11 +180,13 @@ async def test_a_node_makes_no_consumer_and_removes_none(secured) -> None:
 
 
 async def test_who_asks_a_node_opens_no_other_subject_to_it(secured) -> None:
-    """`resp` permissions are off: a message with a reply subject does not let the node publish there."""
+    """`resp` permissions are off: a reply subject does not let the node publish there."""
     service, node = await secured.insider(), await secured.node()
     own = await node._client.subscribe(f"{SCOPE.inbox_prefix}.x")
     await node._client.flush()
-    asking = asyncio.create_task(service._client.request(f"{SCOPE.inbox_prefix}.x", b"?", timeout=1.0))
+    asking = asyncio.create_task(
+        service._client.request(f"{SCOPE.inbox_prefix}.x", b"?", timeout=1.0)
+    )
     await (await own.next_msg(5)).respond(b"!")
     with pytest.raises(nats.errors.TimeoutError):
         await asking
@@ -185,10 +199,10 @@ async def test_a_listener_looks_again_when_its_connection_was_gone(nats_server) 
     heard = bus.subscribe("train.r.policy")
     async with asyncio.timeout(30):
         await anext(heard)
-        again = asyncio.ensure_future(anext(heard))
+        news = asyncio.ensure_future(anext(heard))
         nats_server.kill9()
         nats_server.restart()
-        await again  # what was said meanwhile is looked up in the store
+        await news  # messages lost meanwhile are looked up in the store
     await heard.aclose()
     await bus.close()
 
@@ -200,13 +214,20 @@ async def test_a_node_hears_nobody_elses_inbox(secured) -> None:
     async def note(message) -> None:
         heard.append(message.data)
 
-    for subject in ("_INBOX.>", "lineage.>", ">", "_INBOX_node-2.>", "train.*.policy", "train.other-1.policy"):
+    for subject in (
+        "_INBOX.>",
+        "lineage.>",
+        ">",
+        "_INBOX_node-2.>",
+        "train.*.policy",
+        "train.other-1.policy",
+    ):
         await node._client.subscribe(subject, cb=note)
     own = await node._client.subscribe("_INBOX_node-1.x")
     await node._client.flush()
     got: list[bytes] = []
     async with asyncio.timeout(60.0):
-        while not got:  # a connection that is lost under load loses what was said meanwhile
+        while not got:  # a connection lost under load loses messages
             for subject in (
                 "_INBOX.a",
                 "train.other-1.policy",
@@ -231,7 +252,12 @@ async def test_credentials_of_another_state_folder_are_refused(secured, tmp_path
     nats_accounts.write_nats_config(other, "127.0.0.1:1", other / "js")
     creds = str(nats_accounts.service_credentials(other))
     with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
-        await nats.connect(f"nats://{secured.address}", user_credentials=creds, allow_reconnect=False, connect_timeout=2)
+        await nats.connect(
+            f"nats://{secured.address}",
+            user_credentials=creds,
+            allow_reconnect=False,
+            connect_timeout=2,
+        )
 
 
 async def test_a_node_insists_on_the_gateways_certificate(secured, tmp_path_factory) -> None:

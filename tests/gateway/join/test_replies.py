@@ -1,4 +1,4 @@
-"""The broker answers wherever a request's sender says, with its own rights; a node's answers stay in the nodes' account."""
+"""Replies of the broker to any subject stay in the nodes' account, although it has all rights."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,10 @@ from services.chassis.messaging.bus import Bus
 from tests.gateway.join.test_credentials import RUN, SCOPE, Secured
 
 OTHER = "other-1"
-PULL, INFO, ACK = (f"$JS.{call}.{subjects.GROWTH}" for call in ("API.CONSUMER.MSG.NEXT", "API.CONSUMER.INFO", "ACK"))
+PULL, INFO, ACK = (
+    f"$JS.{call}.{subjects.GROWTH}"
+    for call in ("API.CONSUMER.MSG.NEXT", "API.CONSUMER.INFO", "ACK")
+)
 _THEIRS = "the other run's delivery"
 
 
@@ -24,14 +27,15 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     server.process.wait(5)
 
 
-async def _standing(service: Bus) -> dict[str, object]:
-    """What the log holds beside the node's own, and how the other run's queue stands."""
-    held: dict[str, object] = {}
+async def _counts(service: Bus) -> dict[str, object]:
+    """Return counts of all messages but the node's own, and the state of the other run's queue."""
+    counts: dict[str, object] = {}
     for stream in (subjects.LINEAGE, subjects.GROWTH, subjects.TRAIN, subjects.DEAD):
-        found = (await service._js.stream_info(stream, subjects_filter=">")).state.subjects or {}
-        held |= {name: count for name, count in found.items() if RUN not in name}
-    info = await service._js.consumer_info(subjects.GROWTH, subjects.growth_durable(OTHER))
-    return held | {"pending": info.num_pending, "unacked": info.num_ack_pending}
+        info = await service._js.stream_info(stream, subjects_filter=">")
+        by_subject = info.state.subjects or {}
+        counts |= {name: count for name, count in by_subject.items() if RUN not in name}
+    queue = await service._js.consumer_info(subjects.GROWTH, subjects.growth_durable(OTHER))
+    return counts | {"pending": queue.num_pending, "unacked": queue.num_ack_pending}
 
 
 @pytest.mark.parametrize(
@@ -51,12 +55,19 @@ async def _standing(service: Bus) -> dict[str, object]:
 async def test_no_reply_subject_reaches_the_services(secured: Secured, reply: str) -> None:
     service, node = await secured.service(), await secured.node()
     for run in (RUN, OTHER):
-        await service.consumer(subjects.GROWTH, subjects.growth_durable(run), [subjects.growth(run)])
+        await service.consumer(
+            subjects.GROWTH, subjects.growth_durable(run), [subjects.growth(run)]
+        )
         for number in range(2):
-            await service.publish(subjects.growth(run), events_pb2.GrowTree(run_id=run, tree_id=b"t"), f"{run}{number}")
-    (taken,) = await (await service.bind(subjects.GROWTH, subjects.growth_durable(OTHER))).fetch(1, 5.0)
-    reply = taken.message.reply if reply == _THEIRS else reply
-    before = await _standing(service)
+            await service.publish(
+                subjects.growth(run),
+                events_pb2.GrowTree(run_id=run, tree_id=b"t"),
+                f"{run}{number}",
+            )
+    theirs = await service.bind(subjects.GROWTH, subjects.growth_durable(OTHER))
+    (delivery,) = await theirs.fetch(1, 5.0)
+    reply = delivery.message.reply if reply == _THEIRS else reply
+    before = await _counts(service)
     for subject, body in (
         (f"{PULL}.{SCOPE.growth_consumer}", b'{"batch":1,"no_wait":true}'),
         (f"{PULL}.{SCOPE.growth_consumer}", b'{"batch":5,"no_wait":true}'),
@@ -67,10 +78,10 @@ async def test_no_reply_subject_reaches_the_services(secured: Secured, reply: st
         await node.client.publish(subject, body, reply=reply)
     await node.client.publish(subjects.lineage(RUN, "leaf"), b"the last")
     await node.client.flush()
-    async with asyncio.timeout(10):  # the last of them has been dealt with
+    async with asyncio.timeout(10):  # until the last message has been processed
         while subjects.lineage(RUN, "leaf") not in await service.subjects_of(subjects.LINEAGE):
             await asyncio.sleep(0.05)
     await service.client.flush()
-    assert await _standing(service) == before
+    assert await _counts(service) == before
     await node.close()
     await service.close()

@@ -1,4 +1,4 @@
-"""Join tokens: what opens the gateway's TLS port, for how long, and what does not."""
+"""Join tokens at the gateway's TLS port: valid ones, expired ones, and other metadata."""
 
 from types import SimpleNamespace
 
@@ -12,15 +12,17 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.rpc import rpc
 from services.gateway.join import client, tls, tokens
-from services.gateway.join.admission import Door
+from services.gateway.join.admission import TokenVerifier
 from services.gateway.server import Gateway
-from tests.gateway.site import channel
+from tests.gateway.live_site import channel
 
 
 @pytest.mark.parametrize("bearer", ["", "0" * 32, "garbage"])
 async def test_without_a_good_token_nothing_is_passed_on(here, bearer) -> None:
     pem = tls.identity(here.state).pem
-    async with channel(here.running.join_address, root_pem=pem, token=bearer, target_name=tls.NAME) as opened:
+    async with channel(
+        here.running.join_address, root_pem=pem, token=bearer, target_name=tls.NAME
+    ) as opened:
         for method, request in (
             (RunStoreServiceStub(opened).ReadRun, runs.ReadRunRequest(run_id=here.run_id)),
             (TreeStoreServiceStub(opened).ClaimTree, lineage.ClaimTreeRequest(tree_id=b"x" * 32)),
@@ -42,7 +44,9 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
     async def refused() -> bool:
         try:
-            await Door(_store_of(here), here.state).run_of([("authorization", f"Bearer {token}")])
+            await TokenVerifier(_store_of(here), here.state).run_of(
+                [("authorization", f"Bearer {token}")]
+            )
             return False
         except Refused as error:
             return "expired" in str(error)
@@ -53,7 +57,7 @@ async def test_a_token_expires(here, tmp_path, eventually) -> None:
 
 
 def _store_of(here):
-    return here.running.fleet._store
+    return here.running.drivers._store
 
 
 async def test_another_gateways_token_is_not_even_shown_to_this_one(here, tmp_path) -> None:
@@ -81,7 +85,7 @@ class _Peer:
 
 @pytest.mark.parametrize("peer", ["ipv4:10.0.0.7:4000", "ipv6:[2001:db8::1]:4000"])
 async def test_tokens_are_made_on_the_gateways_host_only(store, tmp_path, peer) -> None:
-    servicer = Gateway(store, None, None, None, None, tmp_path)
+    servicer = Gateway(store, None, None, None, join=None, state=tmp_path)
     with pytest.raises(Refused, match="own host only"):
         await servicer.CreateToken(None, _Peer(peer))
 
@@ -105,19 +109,31 @@ async def test_a_run_that_is_over_cannot_be_joined(here, tmp_path) -> None:
 
 
 async def test_a_stranger_fills_no_memory(here) -> None:
-    """A message is read before its sender is known: so strangers' messages are small."""
+    """A message is read before its sender is known, so messages of strangers must be small."""
     pem = tls.identity(here.state).pem
-    async with channel(here.running.join_address, root_pem=pem, token="0" * 32, target_name=tls.NAME) as opened:
+    async with channel(
+        here.running.join_address, root_pem=pem, token="0" * 32, target_name=tls.NAME
+    ) as opened:
         request = runs.ReadRunRequest(run_id="x" * (9 << 20))
         with pytest.raises(BanyanError, match="larger than max") as refused:
             await rpc.call(RunStoreServiceStub(opened).ReadRun, request, 10.0)
         assert refused.value.reason == "RESOURCE_EXHAUSTED"
 
 
-@pytest.mark.parametrize(("spoken", "said"), [("0123456789abcdef", "'0123456789abcdef'"), ("", "an older version's")])
-async def test_a_node_that_speaks_other_messages_is_refused(here, tmp_path, monkeypatch, spoken, said) -> None:
+@pytest.mark.parametrize(
+    ("spoken", "said"), [("0123456789abcdef", "'0123456789abcdef'"), ("", "an older version's")]
+)
+async def test_a_node_that_speaks_other_messages_is_refused(
+    here, tmp_path, monkeypatch, spoken, said
+) -> None:
     monkeypatch.setattr(client, "schema_version", SimpleNamespace(digest=lambda: spoken))
-    with pytest.raises(Refused, match=f"node 'n-1' are {said}.*version of banyan on the node") as refused:
-        await client.admit(here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1")
+    with pytest.raises(
+        Refused, match=f"node 'n-1' are {said}.*version of banyan on the node"
+    ) as refused:
+        await client.admit(
+            here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
+        )
     assert refused.value.reason == "OTHER_VERSION"
-    assert not (await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))).members
+    assert not (
+        await rpc.call(here.runs.ReadMembers, runs.ReadMembersRequest(run_id=here.run_id))
+    ).members

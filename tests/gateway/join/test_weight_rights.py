@@ -1,4 +1,4 @@
-"""What a joined node may do with object stores: nothing; and no reply subject gets it further."""
+"""Object stores are closed to joined nodes, also by way of a reply subject."""
 
 import asyncio
 import json
@@ -32,9 +32,9 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 async def _filled(secured: Secured) -> Bus:
     service = await secured.service()
     for name in (MINE, OTHER):
-        made = Bucket(service.client, name)
-        await made.ensure(8 << 20)
-        await made.put("policy-1-0", iter([DATA]), {"step": "0"})
+        bucket = Bucket(service.client, name)
+        await bucket.ensure(8 << 20)
+        await bucket.put("policy-1-0", iter([DATA]), {"step": "0"})
     return service
 
 
@@ -48,21 +48,33 @@ async def test_a_node_reads_no_bucket(secured: Secured, name: str, monkeypatch: 
     await service.close()
 
 
-@pytest.mark.parametrize("reply", [subjects.lineage(RUN, "opened"), f"$O.{MINE}.C.x", f"$O.{OTHER}.M.cG9saWN5LTEtMA=="])
-async def test_a_read_with_a_reply_subject_writes_nothing_there(secured: Secured, reply: str) -> None:
-    """The broker publishes what it reads to the reply subject, whether the asker may publish there or not."""
+@pytest.mark.parametrize(
+    "reply", [subjects.lineage(RUN, "opened"), f"$O.{MINE}.C.x", f"$O.{OTHER}.M.cG9saWN5LTEtMA=="]
+)
+async def test_a_read_with_a_reply_subject_writes_nothing_there(
+    secured: Secured, reply: str
+) -> None:
+    """The broker would publish the answer to the reply subject, even if the sender may not."""
     service, node = await _filled(secured), await secured.node()
     js = service.client.jetstream()
     about = {"last_by_subj": Bucket(service.client, MINE)._about("policy-1-0")}
     heard = await service.client.subscribe(reply)
     await service.client.flush()
-    before = [(await js.stream_info(s)).state.last_seq for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")]
+    before = [
+        (await js.stream_info(s)).state.last_seq
+        for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")
+    ]
     for request in (about, {"seq": 1, "batch": 4, "next_by_subj": f"$O.{MINE}.C.>"}):
-        await node.client.publish(f"$JS.API.DIRECT.GET.OBJ_{MINE}", json.dumps(request).encode(), reply=reply)
+        await node.client.publish(
+            f"$JS.API.DIRECT.GET.OBJ_{MINE}", json.dumps(request).encode(), reply=reply
+        )
         await node.client.flush()
     with pytest.raises(nats.errors.TimeoutError):
         await heard.next_msg(0.5)
-    after = [(await js.stream_info(s)).state.last_seq for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")]
+    after = [
+        (await js.stream_info(s)).state.last_seq
+        for s in (subjects.LINEAGE, f"OBJ_{MINE}", f"OBJ_{OTHER}")
+    ]
     assert after == before
     await node.close()
     await service.close()

@@ -1,18 +1,17 @@
-"""A driver over a store in memory: a run from start to end, and the same trees after a crash at any point."""
+"""A driver over a store in memory: a run from its start to its end."""
 
 from types import SimpleNamespace
 
 import grpc.aio
 import pytest
 
-from banyan.errors import DeadlineMissed, Refused
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.clients.treestore import RpcStore
-from tests.gateway.drive import driver_of as _driver
-from tests.gateway.drive import until_over as _until_over
+from tests.gateway.driven_runs import driver_of as _driver
+from tests.gateway.driven_runs import until_over as _until_over
 
 EVAL, TRAIN = tree_pb2.TREE_PURPOSE_EVAL, tree_pb2.TREE_PURPOSE_TRAIN
 
@@ -21,9 +20,16 @@ async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
     recipe = recipe_of()
     driver = await _driver(store, bus, recipe)
     await _until_over(store, bus, recipe, driver)
-    assert [m for m, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
+    assert [m for m, _ in store.moves] == [
+        "EVALUATING_BEFORE",
+        "TRAINING",
+        "EVALUATING_AFTER",
+        "SUCCEEDED",
+    ]
     assert store.desired[driver.run_id] == {}
-    assert store.saved == [driver.run_id], "the last checkpoint is on disk before the run is a success"
+    assert store.saved == [driver.run_id], (
+        "the last checkpoint is on disk before the run is a success"
+    )
     assert store.batches == recipe.budget.steps
     trained = [t for t in store.trees.values() if t.purpose == TRAIN]
     assert sorted(t.group_ordinal for t in trained) == list(range(12))
@@ -36,7 +42,9 @@ async def test_a_run_goes_through_all_its_states(store, bus, recipe_of) -> None:
 async def test_trees_say_which_policy_may_sample_them(store, bus, recipe_of) -> None:
     recipe = recipe_of(control={"max_staleness": 1}, eval={"samples": 0})
     await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
-    trained = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal)
+    trained = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal
+    )
     assert [t.min_step for t in trained] == [0] * 8 + [1] * 4
     assert not any(t.HasField("max_step") for t in trained)
     after = [t for t in store.trees.values() if t.label == "after-greedy"]
@@ -45,158 +53,51 @@ async def test_trees_say_which_policy_may_sample_them(store, bus, recipe_of) -> 
 
 async def test_processes_are_wanted_while_the_run_works(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of(resources={"rollout_nodes": 2}))
-    assert not await driver.look()
+    assert not await driver.reconcile()
     assert store.desired[driver.run_id] == {"rollout": 2, "learner": 1}
     await store.move_run(driver.run_id, S.RUN_STATE_STARTING, S.RUN_STATE_PAUSED, "")
-    assert await driver.look()
+    assert await driver.reconcile()
     assert store.desired[driver.run_id] == {}
 
 
 async def test_nothing_is_opened_before_the_base_policy_is_published(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of())
     for _ in range(3):
-        await driver.look()
+        await driver.reconcile()
     assert not bus.sent and not store.moves
-
-
-async def test_another_gateway_goes_on_with_the_same_trees(store, bus, recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2})
-    looks = 0
-    while not await (await _driver(store, bus, recipe)).look():  # a new process for every look
-        if not store.policies:
-            store.publish(0)
-        store.finish()
-        store.train(4)
-        looks += 1
-        assert looks < 100, store.moves
-    trained = [t for t in store.trees.values() if t.purpose == TRAIN]
-    assert sorted((t.group_ordinal, t.index) for t in trained) == [(o, i) for o in range(12) for i in range(2)]
-
-
-async def test_a_group_that_was_opened_by_half_is_completed_by_the_next_gateway(store, bus, recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2}, eval={"max_rows": 1}, task={"holdout": 0.0})
-    store.publish(0)
-    first = await _driver(store, bus, recipe)
-    await first.look()
-    bus.hold = True
-    await first.look()
-    for opened in bus.held[:5]:  # the broker got five of eight; then the gateway was killed
-        store.ingest(opened)
-    bus.hold = False
-    second = await _driver(store, bus, recipe)
-    await second.look()
-    await second.look()  # the half group held a place until it was whole
-    assert store._groups().opened == 4 and len(store.trees) == 8
-
-
-async def test_what_is_opened_together_is_one_message(store, bus, recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.look()
-    await driver.look()
-    assert store._groups().opened == 4 and len(store.trees) == 8
-    assert bus.messages == 1 and len(bus.sent) == 8
-
-
-async def test_large_trees_are_split_below_the_limit_of_a_message(store, bus, recipe_of, monkeypatch) -> None:
-    monkeypatch.setattr("services.chassis.messaging.chunks.MAX_MESSAGE_BYTES", 2000)
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.look()
-    await driver.look()
-    assert store._groups().opened == 4 and len(store.trees) == len(bus.sent) == 8
-    assert 1 < bus.messages < 8
-
-
-async def test_a_publish_that_breaks_off_is_completed_by_the_same_gateway(store, bus, recipe_of, monkeypatch) -> None:
-    monkeypatch.setattr("services.chassis.messaging.subjects.MOST_TREES", 1)
-    recipe = recipe_of(generate={"trees": 2}, task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    await driver.look()
-    publish, sent = bus.publish, []
-
-    async def breaks(*args, **more):
-        sent.append(args)
-        if len(sent) == 4:
-            raise DeadlineMissed("no ack from NATS")
-        return await publish(*args, **more)
-
-    monkeypatch.setattr(bus, "publish", breaks)
-    with pytest.raises(DeadlineMissed):
-        await driver.look()
-    assert store._groups().opened == 1
-    await driver.look()
-    await driver.look()
-    assert store._groups().opened == 4 and len(store.trees) == 8
-
-
-async def test_lost_messages_are_sent_again_after_a_while(store, bus, recipe_of, monkeypatch) -> None:
-    recipe = recipe_of(task={"holdout": 0.0})
-    store.publish(0)
-    driver = await _driver(store, bus, recipe)
-    bus.lose = True
-    await driver.look()
-    await driver.look()
-    await driver.look()
-    assert len(bus.sent) == 4 and not store.trees
-    bus.lose = False
-    monkeypatch.setattr("services.gateway.runs.tree_publisher.AGAIN_S", 0.0)
-    await driver.look()
-    assert store._groups().opened == 4
-    assert {s.spec.tree_id for s in bus.sent[:4]} == {s.spec.tree_id for s in bus.sent[4:]}
-
-
-async def test_a_deterministic_wave_is_completed_whole_after_a_crash(store, bus, recipe_of) -> None:
-    recipe = recipe_of(deterministic=True, task={"holdout": 0.0})
-    store.publish(0)
-    first = await _driver(store, bus, recipe)
-    await first.look()
-    bus.hold = True
-    await first.look()
-    for opened in bus.held[:2]:
-        store.ingest(opened)
-    bus.hold = False
-    await (await _driver(store, bus, recipe)).look()
-    assert len(store.trees) == 4
-    assert len({t.wave for t in store.trees.values()}) == 1
-    assert {t.wave_size for t in store.trees.values()} == {4}
-
-
-async def test_a_deterministic_run_has_the_same_ids_twice(recipe_of, fresh) -> None:
-    ids = []
-    for _ in range(2):
-        store, bus = fresh()
-        recipe = recipe_of(deterministic=True)
-        await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
-        ids.append(list(store.trees))
-    assert ids[0] == ids[1]
 
 
 async def test_evaluations_during_the_run_hold_training_back(store, bus, recipe_of) -> None:
     recipe = recipe_of(eval={"every": 1, "samples": 0}, control={"max_staleness": 2})
     driver = await _driver(store, bus, recipe)
-    seen = []
+    views = []
     for _ in range(100):
-        if await driver.look():
+        if await driver.reconcile():
             break
         if not store.policies:
             store.publish(0)
-        open_evals = {t.label for t in store.trees.values() if t.purpose == EVAL and store.states[t.tree_id] == "open"}
+        open_evals = {
+            t.label
+            for t in store.trees.values()
+            if t.purpose == EVAL and store.states[t.tree_id] == "open"
+        }
         ahead = [t.group_ordinal // 4 for t in store.trees.values() if t.purpose == TRAIN]
-        seen.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
+        views.append((open_evals, store.policies[-1].published.policy.step, max(ahead, default=0)))
         store.finish()
         store.train(4)
     assert store.moves[-1][0] == "SUCCEEDED"
-    for labels, step, batch in seen:
+    for labels, step, batch in views:
         for label in labels & {"step-1-greedy", "step-2-greedy"}:
             assert step == int(label.split("-")[1]) and batch < step
-    assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {"step-1-greedy", "step-2-greedy"}
+    assert {t.label for t in store.trees.values() if t.label.startswith("step")} == {
+        "step-1-greedy",
+        "step-2-greedy",
+    }
 
 
-async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(store, bus, recipe_of) -> None:
+async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(task={"holdout": 0.0})
     await _until_over(store, bus, recipe, await _driver(store, bus, recipe))
     assert [m for m, _ in store.moves] == ["TRAINING", "SUCCEEDED"]
@@ -204,50 +105,69 @@ async def test_without_held_out_rows_the_run_says_that_it_was_not_measured(store
 
 
 async def test_reasons_are_those_of_closed_trees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of trees that grow none is asked for: they would hide those that say why."""
+    """Growing trees are not read: they would hide those with reasons."""
     tree = lineage.GetTreeResponse()
     tree.tree.scores.add(scorer="gs:raises").score.reason = "it raised"
 
     async def call(method: str, request):
         if method == "GetTree":
             return tree
-        over = {tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED}
+        over = {
+            tree_pb2.TREE_STATE_CLOSED,
+            tree_pb2.TREE_STATE_CONSUMED,
+            tree_pb2.TREE_STATE_DROPPED,
+        }
         assert set(request.filter.states) == over
         return lineage.ListTreesResponse(trees=[lineage.TreeSummary(tree_id=b"t")])
 
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         store = RpcStore(channel)
         monkeypatch.setattr(store, "_call", call)
-        monkeypatch.setattr(store, "_trees", SimpleNamespace(ListTrees="ListTrees", GetTree="GetTree"))
+        monkeypatch.setattr(
+            store, "_trees", SimpleNamespace(ListTrees="ListTrees", GetTree="GetTree")
+        )
         assert await store.troubles("r", "") == ["gs:raises: it raised"]
 
 
-async def test_a_process_that_was_given_up_fails_the_run_with_its_words(store, bus, recipe_of) -> None:
+async def test_a_process_that_was_given_up_fails_the_run_with_its_words(
+    store, bus, recipe_of
+) -> None:
     driver = await _driver(store, bus, recipe_of())
     store.given_up.append(
-        ReportProcessRequest(service="learner", event=PROCESS_EVENT_GIVEN_UP, exit_status=-9, detail="a\nout of memory")
+        ReportProcessRequest(
+            service="learner",
+            event=PROCESS_EVENT_GIVEN_UP,
+            exit_status=-9,
+            detail="a\nout of memory",
+        )
     )
-    await driver.look()
-    assert store.moves == [("FAILED", "learner 0 ended too often, last with signal 9: out of memory")]
+    await driver.reconcile()
+    assert store.moves == [
+        ("FAILED", "learner 0 ended too often, last with signal 9: out of memory")
+    ]
 
 
 async def test_no_time_for_a_single_step_fails_the_run(store, bus, recipe_of) -> None:
     driver = await _driver(store, bus, recipe_of(budget={"minutes": 1.5}))
     store.live_ms = 89_000
-    await driver.look()
+    await driver.reconcile()
     assert not store.moves
     store.live_ms = 90_000
-    await driver.look()
+    await driver.reconcile()
     assert (
-        store.moves[0][0] == "FAILED" and "1.5 minutes" in store.moves[0][1] and "nothing was trained" in store.moves[0][1]
+        store.moves[0][0] == "FAILED"
+        and "1.5 minutes" in store.moves[0][1]
+        and "nothing was trained" in store.moves[0][1]
     )
 
 
-async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(store, bus, recipe_of) -> None:
+async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(
+    store, bus, recipe_of
+) -> None:
     recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
     driver = await _driver(store, bus, recipe)
     for _ in range(100):
-        over = await driver.look()
+        over = await driver.reconcile()
         if over:
             break
         if not store.policies:
@@ -257,7 +177,12 @@ async def test_when_the_time_is_over_what_was_begun_is_trained_on_and_measured(s
             begun = len([t for t in store.trees.values() if t.purpose == TRAIN])
         store.finish()
         store.train(recipe.control.groups_per_batch)
-    assert over and [move for move, _ in store.moves] == ["EVALUATING_BEFORE", "TRAINING", "EVALUATING_AFTER", "SUCCEEDED"]
+    assert over and [move for move, _ in store.moves] == [
+        "EVALUATING_BEFORE",
+        "TRAINING",
+        "EVALUATING_AFTER",
+        "SUCCEEDED",
+    ]
     done = len(store.policies) - 1
     assert 3 <= done < 50 and f"1.5 minutes are over at step {done} of 50" in store.moves[-1][1]
     assert len([t for t in store.trees.values() if t.purpose == TRAIN]) == begun
@@ -269,31 +194,26 @@ async def test_what_does_not_end_long_after_the_time_fails_the_run(store, bus, r
     recipe = recipe_of(budget={"minutes": 1.5, "steps": 50})
     driver = await _driver(store, bus, recipe)
     while len(store.policies) < 3:
-        await driver.look()
+        await driver.reconcile()
         if not store.policies:
             store.publish(0)
         store.finish()
         store.train(recipe.control.groups_per_batch)
-    await driver.look()  # opens groups that nobody grows
+    await driver.reconcile()  # opens groups that are never grown
     store.live_ms = 90_000
     for _ in range(5):
-        await driver.look()
+        await driver.reconcile()
     assert store.moves[-1][0] == "TRAINING"
     store.live_ms = 90_000 + 10 * 60_000
-    await driver.look()
+    await driver.reconcile()
     assert store.moves[-1][0] == "FAILED" and "did not end in 10 more" in store.moves[-1][1]
-
-
-async def test_a_newer_gateway_stops_this_one(store, bus, recipe_of) -> None:
-    driver = await _driver(store, bus, recipe_of())
-    store.refuse_epoch = True
-    with pytest.raises(Refused, match="newer gateway"):
-        await driver.run()
 
 
 async def test_rows_are_drawn_once_per_epoch(store, bus, recipe_of) -> None:
     recipe = recipe_of(budget={"steps": 60}, task={"holdout": 0.0})
-    await _until_over(store, bus, recipe, await _driver(store, bus, recipe), looks=400)
-    trained = sorted((t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal)
+    await _until_over(store, bus, recipe, await _driver(store, bus, recipe), passes=400)
+    trained = sorted(
+        (t for t in store.trees.values() if t.purpose == TRAIN), key=lambda t: t.group_ordinal
+    )
     assert len({t.row_digest for t in trained[:145]}) == 145
     assert [t.row_digest for t in trained[145:240]] != [t.row_digest for t in trained[:95]]

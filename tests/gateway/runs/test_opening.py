@@ -1,4 +1,4 @@
-"""What is opened: ids and seeds that follow from run, group, row and index; rows in the order of the curriculum."""
+"""The trees that are opened: their ids and seeds, and the curriculum's order of rows."""
 
 import json
 from dataclasses import replace
@@ -15,30 +15,37 @@ from services.gateway.runs.create import run_id
 from services.gateway.runs.evaluation import Evaluation, evaluations
 from services.gateway.runs.opening import Opener, Wave
 from services.gateway.runs.staleness_gate import PolicySteps
-from services.gateway.tasks import dataset as rows_module
+from services.gateway.tasks import dataset
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
 async def _opener(recipe) -> Opener:
-    return Opener("tiny-1", recipe, await rows_module.load(recipe, Path.cwd()))
+    return Opener("tiny-1", recipe, await dataset.load(recipe, Path.cwd()))
 
 
 def _trees(opener: Opener, ordinal: int, min_step: int = 0, **allocated) -> list:
-    rows = opener.rows.train
+    rows = opener.examples.train
     budget = Budget(range(ordinal, ordinal + 1), 0, 8, 1, 128)
     (uniform,) = Uniform().allocate(PromptStats(rows, []), budget, Draws(opener.recipe.seed))
     return opener.training(ordinal, replace(uniform, **allocated), PolicySteps(min_step))
 
 
 async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> None:
-    recipe = recipe_of(generate={"trees": 2, "policy": "iid", "settings": {"width": 3}, "stop": ["."]})
+    recipe = recipe_of(
+        generate={"trees": 2, "policy": "iid", "settings": {"width": 3}, "stop": ["."]}
+    )
     opener = await _opener(recipe)
     first, second = _trees(opener, 5, 2)
     row = json.loads(first.row_json)
     assert first.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 0)
     assert second.tree_id == tree_id("tiny-1", "tiny-1/train/5", row_digest(row), 1)
-    assert (first.group_id, first.group_ordinal, first.group_size, first.min_step) == ("tiny-1/train/5", 5, 2, 2)
+    assert (first.group_id, first.group_ordinal, first.group_size, first.min_step) == (
+        "tiny-1/train/5",
+        5,
+        2,
+        2,
+    )
     assert json.loads(first.generate_json) == {
         "name": "iid", "settings": {"width": 3}, "max_new_tokens": 128, "temperature": 1.0,
         "top_p": 1.0, "top_k": 0, "stop": ["."],
@@ -50,14 +57,18 @@ async def test_a_training_tree_says_everything_that_a_node_needs(recipe_of) -> N
 
 
 async def test_the_same_ordinal_is_the_same_trees_in_every_process(recipe_of) -> None:
-    one, two = await _opener(recipe_of()), await _opener(recipe_of())
-    assert [_trees(one, o) for o in range(20)] == [_trees(two, o) for o in range(20)]
+    first, second = await _opener(recipe_of()), await _opener(recipe_of())
+    assert [_trees(first, o) for o in range(20)] == [_trees(second, o) for o in range(20)]
     other = await _opener(recipe_of(seed=1))
-    assert [_trees(one, o)[0].row_digest for o in range(20)] != [_trees(other, o)[0].row_digest for o in range(20)]
+    assert [_trees(first, o)[0].row_digest for o in range(20)] != [
+        _trees(other, o)[0].row_digest for o in range(20)
+    ]
 
 
 async def test_an_allocation_goes_before_the_recipe(recipe_of) -> None:
-    opener = await _opener(recipe_of(task={"system": "Be brief."}, generate={"settings": {"width": 8}}))
+    opener = await _opener(
+        recipe_of(task={"system": "Be brief."}, generate={"settings": {"width": 8}})
+    )
     example = ({"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"})
     plain = _trees(opener, 0)[0]
     trees = _trees(opener, 0, trees=2, settings={"width": 4}, max_new_tokens=9, messages=example)
@@ -69,30 +80,42 @@ async def test_an_allocation_goes_before_the_recipe(recipe_of) -> None:
 
 
 def test_deterministic_ids_do_not_change_with_fields_that_say_nothing() -> None:
-    as_it_once_was = ["deterministic=true", "budget.steps=28", "optimise.decay_steps=0", "optimise.learning_rate=2.0e-5"]
+    as_it_once_was = [
+        "deterministic=true",
+        "budget.steps=28",
+        "optimise.decay_steps=0",
+        "optimise.learning_rate=2.0e-5",
+    ]
     recipe = load(RECIPES / "quickstart.yaml", as_it_once_was)
-    assert run_id(recipe) == "quickstart-f3bba267", "a recipe's new field goes into its part's LATER"
-    assert run_id(load(RECIPES / "quickstart.yaml", [*as_it_once_was, "seed=1"])) != "quickstart-f3bba267"
+    assert run_id(recipe) == "quickstart-f3bba267", (
+        "a recipe's new field goes into its part's LATER"
+    )
+    assert (
+        run_id(load(RECIPES / "quickstart.yaml", [*as_it_once_was, "seed=1"]))
+        != "quickstart-f3bba267"
+    )
 
 
 async def test_no_training_tree_is_of_a_held_out_row(recipe_of) -> None:
     opener = await _opener(recipe_of())
     trained = {_trees(opener, o)[0].row_digest for o in range(300)}
-    assert len(trained) == len(opener.rows.train)
-    assert not trained & set(opener.rows.held_out_digests())
+    assert len(trained) == len(opener.examples.train)
+    assert not trained & set(opener.examples.held_out_digests())
 
 
 async def test_evaluations_are_greedy_and_sampled_on_the_first_held_out_rows(recipe_of) -> None:
     recipe = recipe_of(eval={"samples": 4, "max_rows": 5})
     opener = await _opener(recipe)
     greedy, sampled = (list(opener.evaluation(e)) for e in evaluations(recipe, "step-2", 2))
-    held = sorted(opener.rows.held_out_digests())[:5]
-    assert [t.row_digest for t in greedy] == held == [t.row_digest for t in sampled]
+    digests = sorted(opener.examples.held_out_digests())[:5]
+    assert [t.row_digest for t in greedy] == digests == [t.row_digest for t in sampled]
     assert json.loads(greedy[0].generate_json)["temperature"] == 0
     assert json.loads(greedy[0].generate_json)["settings"] == {"width": 1}
     assert json.loads(sampled[0].generate_json)["temperature"] == 1
     assert json.loads(sampled[0].generate_json)["settings"] == {"width": 4}
-    assert {(t.label, t.min_step, t.max_step, t.group_size) for t in greedy} == {("step-2-greedy", 2, 2, 1)}
+    assert {(t.label, t.min_step, t.max_step, t.group_size) for t in greedy} == {
+        ("step-2-greedy", 2, 2, 1)
+    }
     assert not {t.tree_id for t in greedy} & {t.tree_id for t in sampled}
 
 

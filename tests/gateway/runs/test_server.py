@@ -10,27 +10,34 @@ import pytest
 
 from banyan.errors import InvalidInput, NotReady, Refused
 from banyan.v1 import gateway_service_pb2 as pb
-from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub, add_GatewayServiceServicer_to_server
+from banyan.v1.gateway_service_pb2_grpc import (
+    GatewayServiceStub,
+    add_GatewayServiceServicer_to_server,
+)
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.chassis.rpc import rpc
-from services.gateway.join.admission import Admission, Door
+from services.gateway.join.admission import Admission, TokenVerifier
 from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from tests.cli.folders import whole_model
 
 
 async def _queue(run_id: str) -> None:
-    """Nobody joins here."""
+    """Make no consumer: no node joins here."""
 
 
 @pytest.fixture
 async def gateway(store, bus, tmp_path):
-    fleet = Drivers(store, bus, store, await store.take_epoch("test"))
+    drivers = Drivers(store, bus, store, await store.take_epoch("test"))
     admission = Admission(store, tmp_path, "n:1", _queue)
-    servicer = Gateway(store, fleet, Door(store, tmp_path), admission, JoinPort("host:1", "ab" * 32), tmp_path)
-    server = await rpc.serve("127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], [])
+    join = JoinPort("host:1", "ab" * 32)
+    tokens = TokenVerifier(store, tmp_path)
+    servicer = Gateway(store, drivers, tokens, admission, join=join, state=tmp_path)
+    server = await rpc.serve(
+        "127.0.0.1:0", [lambda s: add_GatewayServiceServicer_to_server(servicer, s)], []
+    )
     channel = rpc.channel(server.address)
-    driving = asyncio.create_task(fleet.run())
+    driving = asyncio.create_task(drivers.run())
     yield GatewayServiceStub(channel)
     driving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -40,14 +47,16 @@ async def gateway(store, bus, tmp_path):
 
 
 async def _create(gateway: Any, recipe: Any, request_id: str = "") -> pb.CreateRunResponse:
-    request = pb.CreateRunRequest(recipe_json=recipe.model_dump_json(), request_id=request_id, folder="/folder")
+    request = pb.CreateRunRequest(
+        recipe_json=recipe.model_dump_json(), request_id=request_id, folder="/folder"
+    )
     return await rpc.call(gateway.CreateRun, request)
 
 
 async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> None:
     first = await _create(gateway, recipe_of(), "key")
-    again = await _create(gateway, recipe_of(), "key")
-    assert first.run.run_id == again.run.run_id and len(store.runs) == 1
+    second = await _create(gateway, recipe_of(), "key")
+    assert first.run.run_id == second.run.run_id and len(store.runs) == 1
     assert first.run.run_id.startswith("tiny-") and len(first.run.run_id) == len("tiny-") + 8
     assert first.train_rows + first.held_out_rows == 145
     assert len(store.runs[first.run.run_id].held_out) == first.held_out_rows
@@ -55,28 +64,39 @@ async def test_a_run_is_created_once_per_request(gateway, store, recipe_of) -> N
 
 
 async def test_a_run_that_could_not_be_driven_is_not_stored(gateway, store, recipe_of) -> None:
-    recipe = recipe_of(control={"curriculum": "tests.gateway.curricula:Unclear"})
-    with pytest.raises(InvalidInput, match="curricula:Unclear: right must be a number"):
+    recipe = recipe_of(control={"curriculum": "tests.gateway.curriculum_doubles:Unclear"})
+    with pytest.raises(InvalidInput, match="curriculum_doubles:Unclear: right must be a number"):
         await _create(gateway, recipe)
     assert not store.runs
 
 
-async def test_a_deterministic_run_has_one_id_and_is_refused_twice(gateway, recipe_of, store) -> None:
+async def test_a_deterministic_run_has_one_id_and_is_refused_twice(
+    gateway, recipe_of, store
+) -> None:
     first = await _create(gateway, recipe_of(deterministic=True))
-    with pytest.raises(Refused, match=f"{first.run.run_id} is STARTING here already.*--resume.*seed.*--state"):
+    with pytest.raises(
+        Refused, match=f"{first.run.run_id} is STARTING here already.*--resume.*seed.*--state"
+    ):
         await _create(gateway, recipe_of(deterministic=True))
     other = await _create(gateway, recipe_of(deterministic=True, seed=1))
     assert first.run.run_id != other.run.run_id
 
 
 async def test_bad_recipes_are_refused_with_the_key(gateway) -> None:
-    for text, words in (("{", "not JSON"), ("[]", "object"), ('{"name": "x", "modle": 1}', "modle")):
+    for text, words in (
+        ("{", "not JSON"),
+        ("[]", "object"),
+        ('{"name": "x", "modle": 1}', "modle"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             await rpc.call(gateway.CreateRun, pb.CreateRunRequest(recipe_json=text))
 
 
 async def test_settings_that_a_loss_does_not_take_are_refused(gateway, store, recipe_of) -> None:
-    for settings, words in (({"clip": 0.2}, "no setting 'clip'"), ({"clip_low": 3.0}, "clip_low 3.0 must lie in")):
+    for settings, words in (
+        ({"clip": 0.2}, "no setting 'clip'"),
+        ({"clip_low": 3.0}, "clip_low 3.0 must lie in"),
+    ):
         recipe = recipe_of()
         optimise = recipe.optimise.model_copy(update={"loss_settings": settings})
         with pytest.raises(InvalidInput, match=f"loss 'ppo-clip'.*{words}"):
@@ -84,7 +104,9 @@ async def test_settings_that_a_loss_does_not_take_are_refused(gateway, store, re
     assert not store.runs
 
 
-async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, store, recipe_of, tmp_path) -> None:
+async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(
+    gateway, store, recipe_of, tmp_path
+) -> None:
     model = whole_model(tmp_path)
     (Path(model) / "tokenizer.json").unlink()
     with pytest.raises(InvalidInput, match="has no tokenizer"):
@@ -97,9 +119,13 @@ async def test_a_broken_model_folder_is_refused_before_a_run_is_begun(gateway, s
     assert len(store.runs) == 1
 
 
-@pytest.mark.parametrize("model", ["/nowhere/on/this/host", "~nobody-here/m", "org/name", "n" * 200, "a\0b"])
+@pytest.mark.parametrize(
+    "model", ["/nowhere/on/this/host", "~nobody-here/m", "org/name", "n" * 200, "a\0b"]
+)
 async def test_a_model_that_is_not_here_is_for_the_nodes_to_find(gateway, recipe_of, model) -> None:
-    assert (await _create(gateway, recipe_of(model=model, resources={"engine": "torch"}))).run.run_id
+    assert (
+        await _create(gateway, recipe_of(model=model, resources={"engine": "torch"}))
+    ).run.run_id
 
 
 async def test_a_watcher_sees_the_run_from_start_to_end(gateway, store, recipe_of) -> None:
@@ -129,13 +155,17 @@ async def test_a_watcher_sees_the_run_from_start_to_end(gateway, store, recipe_o
 async def test_cancel_pause_and_resume(gateway, store, recipe_of, eventually) -> None:
     run_id = (await _create(gateway, recipe_of())).run.run_id
     await eventually(lambda: store.desired.get(run_id) == {"rollout": 1, "learner": 1})
-    paused = await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True, cause="Ctrl-C"))
+    paused = await rpc.call(
+        gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, pause=True, cause="Ctrl-C")
+    )
     assert (paused.run.state, paused.run.cause) == (S.RUN_STATE_PAUSED, "Ctrl-C")
     await eventually(lambda: store.desired[run_id] == {})
     resumed = await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
     assert resumed.run.state == S.RUN_STATE_STARTING
     await eventually(lambda: store.desired[run_id] == {"rollout": 1, "learner": 1})
-    cancelled = await rpc.call(gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, cause="enough"))
+    cancelled = await rpc.call(
+        gateway.CancelRun, pb.CancelRunRequest(run_id=run_id, cause="enough")
+    )
     assert cancelled.run.state == S.RUN_STATE_CANCELLED
     await eventually(lambda: store.desired[run_id] == {})
     with pytest.raises(Refused, match="CANCELLED and cannot become PAUSED"):
@@ -148,25 +178,38 @@ async def test_only_a_resume_takes_a_failed_run_back(gateway, store, recipe_of, 
     run_id = (await _create(gateway, recipe_of())).run.run_id
     store.publish(0)
     await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_EVALUATING_BEFORE)
-    await store.move_run(run_id, S.RUN_STATE_EVALUATING_BEFORE, S.RUN_STATE_FAILED, "learner 0 ended too often")
+    await store.move_run(
+        run_id, S.RUN_STATE_EVALUATING_BEFORE, S.RUN_STATE_FAILED, "learner 0 ended too often"
+    )
     await eventually(lambda: store.desired.get(run_id) == {})
-    for request in (pb.CancelRunRequest(run_id=run_id, pause=True), pb.CancelRunRequest(run_id=run_id)):
+    for request in (
+        pb.CancelRunRequest(run_id=run_id, pause=True),
+        pb.CancelRunRequest(run_id=run_id),
+    ):
         with pytest.raises(Refused, match="is FAILED and cannot become"):
             await rpc.call(gateway.CancelRun, request)
     with pytest.raises(Refused, match="is FAILED and cannot become EVALUATING_BEFORE"):
         await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
     resumed = await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))
     assert resumed.run.state == S.RUN_STATE_EVALUATING_BEFORE
-    assert store.moves[-2:] == [("PAUSED", "it had FAILED: learner 0 ended too often"), ("EVALUATING_BEFORE", "")]
+    assert store.moves[-2:] == [
+        ("PAUSED", "it had FAILED: learner 0 ended too often"),
+        ("EVALUATING_BEFORE", ""),
+    ]
     await eventually(lambda: store.desired[run_id] == {"rollout": 1, "learner": 1})
 
 
-async def test_a_cause_that_a_resume_does_not_mend_is_named(gateway, store, recipe_of, eventually) -> None:
+async def test_a_cause_that_a_resume_does_not_mend_is_named(
+    gateway, store, recipe_of, eventually
+) -> None:
     run_id = (await _create(gateway, recipe_of(budget={"steps": 3, "minutes": 2.0}))).run.run_id
     store.live_ms = 180_000
     await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_FAILED)
-    says = f"run {run_id} FAILED, and going on does not mend why: budget.minutes: 2 minutes are over .*; begin a new run"
-    with pytest.raises(Refused, match=says) as refused:
+    message = (
+        f"run {run_id} FAILED, and going on does not mend why:"
+        " budget.minutes: 2 minutes are over .*; begin a new run"
+    )
+    with pytest.raises(Refused, match=message) as refused:
         await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))
     assert refused.value.reason == "NOT_CURED" and store.runs[run_id].state == S.RUN_STATE_FAILED
 
@@ -176,21 +219,25 @@ async def test_a_model_folder_is_stored_by_its_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = whole_model(tmp_path)
-    made = (await _create(gateway, recipe_of(model=f"./{Path(model).name}"))).run
-    assert json.loads(made.recipe_json)["model"] == model
+    stored = (await _create(gateway, recipe_of(model=f"./{Path(model).name}"))).run
+    assert json.loads(stored.recipe_json)["model"] == model
 
 
-async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(store, bus, recipe_of) -> None:
+async def test_processes_of_a_run_that_ended_under_another_gateway_are_wanted_no_more(
+    store, bus, recipe_of
+) -> None:
     store.desired["gone-1"] = {"learner": 1}
-    fleet = Drivers(store, bus, store, 1)
-    driving = asyncio.create_task(fleet.run())
+    drivers = Drivers(store, bus, store, 1)
+    driving = asyncio.create_task(drivers.run())
     async with asyncio.timeout(5):
         while store.desired["gone-1"]:
             await asyncio.sleep(0.01)
     driving.cancel()
 
 
-async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, recipe_of, eventually) -> None:
+async def test_a_run_whose_rows_changed_is_paused_with_that_cause(
+    store, bus, recipe_of, eventually
+) -> None:
     from services.gateway.runs.create import new_run
     from services.gateway.tasks.dataset import Examples
 
@@ -200,15 +247,19 @@ async def test_a_run_whose_rows_changed_is_paused_with_that_cause(store, bus, re
     driving = asyncio.create_task(Drivers(store, bus, store, 1).run())
     await eventually(lambda: bool(store.moves))
     driving.cancel()
-    assert store.moves[0][0] == "PAUSED" and "not those that the run began with" in store.moves[0][1]
+    assert (
+        store.moves[0][0] == "PAUSED" and "not those that the run began with" in store.moves[0][1]
+    )
 
 
 async def test_a_newer_gateway_ends_this_ones_drivers(store, bus, recipe_of) -> None:
     from services.gateway.runs.create import new_run
-    from services.gateway.tasks import dataset as rows_module
+    from services.gateway.tasks import dataset
 
     recipe = recipe_of()
-    await store.put_run(new_run(recipe, await rows_module.load(recipe, Path.cwd()), "/f", Path("s")).run, "r")
+    await store.put_run(
+        new_run(recipe, await dataset.load(recipe, Path.cwd()), "/f", Path("s")).run, "r"
+    )
     store.refuse_epoch = True
     with pytest.raises(Refused, match="newer gateway"):
         async with asyncio.timeout(10):
@@ -233,7 +284,9 @@ async def _errors(stream: Any) -> Any:
         raise status.error_of(error, "Expand") from None
 
 
-async def test_no_node_joins_a_run_whose_model_nobody_here_can_read(gateway, store, recipe_of) -> None:
+async def test_no_node_joins_a_run_whose_model_nobody_here_can_read(
+    gateway, store, recipe_of
+) -> None:
     run_id = (await _create(gateway, recipe_of(resources={"engine": "torch"}))).run.run_id
     with pytest.raises(Refused, match="or no tokenizer") as refused:
         await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))

@@ -1,4 +1,7 @@
-"""The rule of card 42 at the gate: no batch takes a group that was opened more than max_staleness steps before."""
+"""The bound on age at the gate (RollArt, arXiv 2512.22560; ADR 015).
+
+No batch takes a group that was opened more than max_staleness steps before.
+"""
 
 from dataclasses import replace
 
@@ -17,24 +20,28 @@ def test_a_group_may_be_trained_on_for_max_staleness_steps() -> None:
     assert gate.steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4, 6)
     assert [gate.steps(GroupCounts(0, 0, 0, 0), i).last for i in range(8)] == [1] * 8
     assert Gate(4, 0, drop=True).steps(GroupCounts(3, 3, 0, 0), 0) == PolicySteps(3, 3)
-    assert Gate(4, 1).steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4), "kept as long as it takes"
+    assert Gate(4, 1).steps(GroupCounts(5, 5, 0, 2), 0) == PolicySteps(4), (
+        "kept as long as it takes"
+    )
     assert Gate.of(Control(stale_groups="drop", max_staleness=2)) == Gate(8, 2, drop=True)
 
 
 class Ageing(World):
-    """The world of the gate, with a store that gives up what is too old, and a learner that may be slow to take it."""
+    """The world of the gate, with a store that drops old groups, and a learner that may be slow."""
 
     def begun(self) -> None:
         self.gate = replace(self.gate, drop=True)
         self.opened: dict[int, tuple[int, int]] = {}  # step when it was opened, last step
-        self.late: set[int] = set()  # given up for their age
+        self.late: set[int] = set()  # dropped for their age
 
-    def look(self, standing: GroupCounts) -> None:
-        for position in range(self.gate.room(standing, self.steps)):
-            last = self.gate.steps(standing, position).last
+    def reconcile(self, counts: GroupCounts) -> None:
+        for position in range(self.gate.groups_to_open(counts, self.steps)):
+            ordinal, last = counts.opened + position, self.gate.steps(counts, position).last
             assert last is not None
-            self.opened.setdefault(standing.opened + position, (standing.step, last))
-        super().look(standing)
+            # A group that the broker lost is opened anew; any other keeps its first opening.
+            if ordinal not in self.on_the_wire | self.stored.keys():
+                self.opened[ordinal] = (counts.step, last)
+        super().reconcile(counts)
 
     def published(self) -> None:
         for ordinal, state in self.stored.items():
@@ -44,8 +51,8 @@ class Ageing(World):
 
     @rule()
     def a_step_passes_over_the_oldest(self) -> None:
-        """The newest groups close first, so that others grow old: by itself chance seldom comes to this."""
-        self.look(self.view())
+        """Let the newest groups close first, so that others grow old: chance seldom does this."""
+        self.reconcile(self.view())
         for ordinal in self.on_the_wire:
             self.stored.setdefault(ordinal, "open")
         growing = sorted((o for o, state in self.stored.items() if state == "open"), reverse=True)
@@ -60,7 +67,7 @@ class Ageing(World):
 
     @rule(data=st.data())
     def late_results_come(self, data: st.DataObject) -> None:
-        """The store keeps them aside: a group that was given up stays so."""
+        """Check that a dropped group stays so: the store keeps late results aside."""
         if self.late:
             assert self.stored[data.draw(st.sampled_from(sorted(self.late)))] == "dropped"
 
@@ -69,13 +76,17 @@ class Ageing(World):
         if not hasattr(self, "opened"):
             return
         usable = [o for o, state in self.stored.items() if state in ("open", "closed")]
-        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in usable)  # so any batch that takes them
+        # This bounds any batch that takes them.
+        assert all(self.step - self.opened[o][0] <= self.gate.max_staleness for o in usable)
         assert not self.late & {o for o, state in self.stored.items() if state == "consumed"}
 
 
 TestStale = Ageing.TestCase
 TestStale.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -85,7 +96,7 @@ def test_without_staleness_nothing_is_ever_too_old(drop: bool) -> None:
     world.begin(batch=3, staleness=0, extra=0, steps=5, short=False)
     order: list[tuple[int, ...]] = []
     while world.batches < world.steps:
-        world.look(world.view())
+        world.reconcile(world.view())
         world.stored |= dict.fromkeys(world.on_the_wire - world.stored.keys(), "closed")
         closed = sorted(o for o, state in world.stored.items() if state == "closed")
         order.append(tuple(closed[:3]))

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, loadable by transformers, and whole or not there at all, wherever the writer was killed."""
+"""Checkpoints: exact, loadable by transformers, whole or absent wherever a writer was killed."""
 
 import json
 import os
@@ -29,8 +29,16 @@ def mark(step: int, epoch: int = 1) -> Mark:
 
 
 def snapshot(step: int, epoch: int = 1, size: int = 50) -> Snapshot:
-    weights = {"a": torch.full((size, 3), float(step)), "b": torch.arange(7, dtype=torch.int64), "c": torch.tensor(step)}
-    return Snapshot(mark(step, epoch), weights, {"step.a": torch.tensor(float(step)), "exp_avg.a": torch.zeros(size, 3)})
+    weights = {
+        "a": torch.full((size, 3), float(step)),
+        "b": torch.arange(7, dtype=torch.int64),
+        "c": torch.tensor(step),
+    }
+    return Snapshot(
+        mark(step, epoch),
+        weights,
+        {"step.a": torch.tensor(float(step)), "exp_avg.a": torch.zeros(size, 3)},
+    )
 
 
 @pytest.fixture
@@ -43,9 +51,16 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def test_flat_files_are_safetensors_digested_while_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flat_files_are_safetensors_digested_while_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 1000)
-    tensors = {"x": torch.randn(40, 30), "y": torch.randn(3).bfloat16(), "z": torch.tensor(5), "e": torch.zeros(0, 4)}
+    tensors = {
+        "x": torch.randn(40, 30),
+        "y": torch.randn(3).bfloat16(),
+        "z": torch.tensor(5),
+        "e": torch.zeros(0, 4),
+    }
     size, digest = safetensors_writer.write(tmp_path / "t.safetensors", tensors)
     assert size == (tmp_path / "t.safetensors").stat().st_size
     assert digest == digest_of(tmp_path / "t.safetensors")
@@ -58,10 +73,13 @@ def test_the_newest_whole_one_counts(tmp_path: Path, base: Path) -> None:
     assert checkpoint.newest(folder, RUN) is None
     for step in (1, 2, 9, 10):
         checkpoint.write(folder, snapshot(step), base)
-    assert [p.name for p in sorted(folder.iterdir())] == ["step-00000009-epoch-1", "step-00000010-epoch-1"]
-    found = checkpoint.newest(folder, RUN)
-    assert found is not None and found[1] == mark(10)
-    assert sorted(p.name for p in found[0].iterdir()) == [
+    assert [p.name for p in sorted(folder.iterdir())] == [
+        "step-00000009-epoch-1",
+        "step-00000010-epoch-1",
+    ]
+    newest = checkpoint.newest(folder, RUN)
+    assert newest is not None and newest[1] == mark(10)
+    assert sorted(p.name for p in newest[0].iterdir()) == [
         "config.json",
         "manifest.json",
         "model.safetensors",
@@ -69,7 +87,9 @@ def test_the_newest_whole_one_counts(tmp_path: Path, base: Path) -> None:
         "tokenizer.json",
     ]
     assert checkpoint.newest(folder, "another-run") is None
-    later = checkpoint.write(folder, snapshot(3, epoch=2), base)  # everything of epoch 1 was torn, it began again
+    later = checkpoint.write(
+        folder, snapshot(3, epoch=2), base
+    )  # everything of epoch 1 was torn, it began again
     assert checkpoint.newest(folder, RUN) == (later, mark(3, 2))
 
 
@@ -79,7 +99,10 @@ def test_what_a_later_learner_is_writing_stays(tmp_path: Path, base: Path) -> No
     for aside in (".step-00000002-epoch-1.77", ".step-00000001-epoch-3.77"):
         (folder / aside).mkdir(parents=True)
     checkpoint.write(folder, snapshot(3, epoch=2), base)
-    assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", ".step-00000001-epoch-3.77"}
+    assert {p.name for p in folder.iterdir()} == {
+        "step-00000003-epoch-2",
+        ".step-00000001-epoch-3.77",
+    }
     checkpoint.write(folder, snapshot(4, epoch=3), base)
     assert {p.name for p in folder.iterdir()} == {"step-00000003-epoch-2", "step-00000004-epoch-3"}
 
@@ -102,16 +125,16 @@ def test_torn_at_any_length_of_any_file(tmp_path: Path, base: Path) -> None:
         flipped = bytearray(file.read_bytes())
         flipped[size // 2] ^= 1
         (whole / file.name).write_bytes(flipped)
-        # A flip in the manifest may leave a mark that reads well; everything else must be noticed.
+        # A flip in the manifest may leave a valid mark; every other one must be detected.
         assert file.name == checkpoint.MANIFEST or _step(folder) == 1, file.name
         shutil.copyfile(file, whole / file.name)
     assert _step(folder) == 2
 
 
 def _step(folder: Path) -> int:
-    found = checkpoint.newest(folder, RUN)
-    assert found is not None
-    return found[1].step
+    newest = checkpoint.newest(folder, RUN)
+    assert newest is not None
+    return newest[1].step
 
 
 KILLED = """
@@ -148,21 +171,23 @@ print("written", flush=True)
 """
 
 
-def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forked writer dies at its n-th call into the system, in the middle of a write where it is one."""
+def test_killed_at_any_call_the_last_whole_one_loads(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forked writer dies at its n-th system call, in the middle of it if that is a write."""
     monkeypatch.setattr(safetensors_writer, "CHUNK_BYTES", 256)
     root = str(Path(checkpoint.__file__).parents[3])
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(0), base)
     checkpoint.write(folder, snapshot(1), base)
     script = KILLED.format(root=root)
-    seen = set()
+    newest_steps = set()
     for calls in range(200):
         child = os.fork()
         if child == 0:
             _die_writing(script, calls, folder, base)
         _, status = os.waitpid(child, 0)
-        seen.add(_step(folder))
+        newest_steps.add(_step(folder))
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             break
@@ -171,7 +196,7 @@ def test_killed_at_any_call_the_last_whole_one_loads(tmp_path: Path, base: Path,
         pytest.fail("the writer never came to its end")
     assert calls > 30
     assert _step(folder) == 2
-    assert seen == {1, 2}
+    assert newest_steps == {1, 2}
     assert not [p for p in folder.iterdir() if p.name.startswith(".")]
 
 
@@ -190,11 +215,15 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
     checkpoint.write(folder, snapshot(1), base)
     body = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import torch\nfrom pathlib import Path\nfrom services.learner.checkpoints import checkpoint\n"
-        "from services.learner.checkpoints.checkpoint import Mark, Snapshot\nprint('up', flush=True)\n"
+        "import torch\nfrom pathlib import Path\n"
+        "from services.learner.checkpoints import checkpoint\n"
+        "from services.learner.checkpoints.checkpoint import Mark, Snapshot\n"
+        "print('up', flush=True)\n"
         "for step in range(2, 10**6):\n"
-        "    shot = Snapshot(Mark('run-1', 1, step, step, 'ab' * 32), {'a': torch.full((100_000,), float(step))}, {})\n"
-        "    checkpoint.write(Path(sys.argv[2]), shot, Path(sys.argv[3])); print(step, flush=True)\n"
+        "    weights = {'a': torch.full((100_000,), float(step))}\n"
+        "    shot = Snapshot(Mark('run-1', 1, step, step, 'ab' * 32), weights, {})\n"
+        "    checkpoint.write(Path(sys.argv[2]), shot, Path(sys.argv[3]))\n"
+        "    print(step, flush=True)\n"
     )
     root = str(Path(checkpoint.__file__).parents[3])
     command = [sys.executable, "-c", body, root, str(folder), str(base)]
@@ -202,13 +231,15 @@ def test_a_process_killed_at_random_moments(tmp_path: Path, base: Path) -> None:
         assert process.stdout is not None
         acknowledged = [process.stdout.readline() for _ in range(6)][-1]
         process.kill()
-    found = checkpoint.newest(folder, RUN)
-    assert found is not None and found[1].step >= int(acknowledged)
-    read = load_file(found[0] / checkpoint.MODEL)["a"]
-    assert torch.equal(read, torch.full((100_000,), float(found[1].step)))
+    newest = checkpoint.newest(folder, RUN)
+    assert newest is not None and newest[1].step >= int(acknowledged)
+    read = load_file(newest[0] / checkpoint.MODEL)["a"]
+    assert torch.equal(read, torch.full((100_000,), float(newest[1].step)))
 
 
-def test_a_disk_that_is_full_leaves_the_old_ones(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_old_ones(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "checkpoints"
     checkpoint.write(folder, snapshot(1), base)
 
@@ -235,15 +266,20 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
 
         rng = np.random.default_rng(step)
         view = forest.random(rng, 8)
-        return packing.pack([unroll.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")], 999)
+        return packing.pack(
+            [unroll.unroll(view, range(len(view.leaves_L)), rng.standard_normal(99), None, b"now")],
+            999,
+        )
 
     optimise = Optimise(learning_rate=1e-2)
     straight = Trainer(load(tiny_folder), optimise, dtype)
     for step in range(4):
         straight.step(rows(step), step)
         if step == 1:
-            held = Snapshot(mark(2), straight.masters.exact(), straight.moments()).apart()
-    path = checkpoint.write(tmp_path / "checkpoints", held, tiny_folder)
+            snapshot_of_two = Snapshot(
+                mark(2), straight.masters.exact(), straight.moments()
+            ).copied()
+    path = checkpoint.write(tmp_path / "checkpoints", snapshot_of_two, tiny_folder)
     resumed = Trainer(load(path), optimise, dtype)
     resumed.restore_moments(load_file(path / checkpoint.OPTIMIZER))
     for step in (2, 3):
@@ -252,7 +288,11 @@ def test_training_goes_on_bit_for_bit_and_transformers_loads_it(
     assert one.keys() == two.keys()
     assert all(torch.equal(one[n], two[n]) for n in one)
     loaded = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
-    assert torch.equal(loaded["model.embed_tokens.weight"], held.weights["model.embed_tokens.weight"])
-    assert torch.equal(loaded["lm_head.weight"], held.weights["model.embed_tokens.weight"])
-    said = json.loads((path / "manifest.json").read_text())
-    assert said["mark"]["next_ordinal"] == 2
+    assert torch.equal(
+        loaded["model.embed_tokens.weight"], snapshot_of_two.weights["model.embed_tokens.weight"]
+    )
+    assert torch.equal(
+        loaded["lm_head.weight"], snapshot_of_two.weights["model.embed_tokens.weight"]
+    )
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["mark"]["next_ordinal"] == 2

@@ -1,4 +1,4 @@
-"""`banyan export` of an adapter: what PEFT loads, and with --merge what transformers alone loads, with trained logits."""
+"""`banyan export` of an adapter: PEFT loads it, and with --merge transformers alone does."""
 
 import json
 import shutil
@@ -21,14 +21,16 @@ from tests.learner.rows import rows_of
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6]])
 
 
-async def trained(folder: Path, base: Path, forest: Any, **optimise: Any) -> tuple[rs.Run, Path, dict[str, torch.Tensor]]:
-    """A run of two steps: as the store has it, its checkpoint, and the whole model's tensors."""
+async def trained(
+    folder: Path, base: Path, forest: Any, **optimise: Any
+) -> tuple[rs.Run, Path, dict[str, torch.Tensor]]:
+    """Train a run of two steps; return its record, its checkpoint and the whole model's tensors."""
     wanted = recipe(2, **optimise).model_copy(update={"model": str(base)})
     thread = TorchThread(wanted, 1)
     await thread.load(base, resumed=False, base=base)
     for step in range(2):
         thread.trainer.step(rows_of(forest, step), step)
-    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
+    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), copied=True)
     path = checkpoint.write(folder / "checkpoints", snapshot, base)
     tensors = {name: tensor.clone() for name, tensor in thread.trainer.published().items()}
     thread.done()
@@ -57,13 +59,17 @@ async def test_merged_it_is_a_plain_model(tmp_path: Path, tiny_folder: Path, for
     tiny_folder = shutil.copytree(tiny_folder, tmp_path / "base")
     config = tiny_folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "bfloat16"}))
-    run, kept, tensors = await trained(tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0})
+    run, kept, tensors = await trained(
+        tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0}
+    )
     assert export._write(run, kept, tmp_path / "to", merge=True) == "merged model"
     names = {p.name for p in (tmp_path / "to").iterdir()}
-    assert {"config.json", "model.safetensors"} <= names and not [n for n in names if "adapter" in n or "optim" in n]
-    held = load_file(tmp_path / "to" / "model.safetensors")
-    assert held.keys() == load_file(tiny_folder / "model.safetensors").keys()
-    assert all(torch.equal(held[n], tensors[n]) for n in held)
+    assert {"config.json", "model.safetensors"} <= names and not [
+        n for n in names if "adapter" in n or "optim" in n
+    ]
+    exported = load_file(tmp_path / "to" / "model.safetensors")
+    assert exported.keys() == load_file(tiny_folder / "model.safetensors").keys()
+    assert all(torch.equal(exported[n], tensors[n]) for n in exported)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "to")
     assert torch.equal(logits(model), plain(tiny_folder, tensors))
 
@@ -71,9 +77,13 @@ async def test_merged_it_is_a_plain_model(tmp_path: Path, tiny_folder: Path, for
 async def test_as_it_is_peft_loads_it(tmp_path: Path, tiny_folder: Path, forest: Any) -> None:
     from peft import AutoPeftModelForCausalLM
 
-    run, kept, tensors = await trained(tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0, "targets": ["q_proj"]})
+    run, kept, tensors = await trained(
+        tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0, "targets": ["q_proj"]}
+    )
     assert export._write(run, kept, tmp_path / "to", merge=False) == "adapter"
-    assert json.loads((tmp_path / "to" / "adapter_config.json").read_text())["target_modules"] == ["q_proj"]
+    assert json.loads((tmp_path / "to" / "adapter_config.json").read_text())["target_modules"] == [
+        "q_proj"
+    ]
     assert not (tmp_path / "to" / "optimizer.safetensors").exists()
     model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "to", dtype=torch.float32)
     torch.testing.assert_close(logits(model), plain(tiny_folder, tensors), rtol=1e-4, atol=1e-5)
@@ -85,13 +95,17 @@ async def test_with_another_base_nothing_is_written(
     run, kept, _ = await trained(tmp_path, tiny_folder, forest, lora={"rank": 4, "alpha": 8.0})
     other = tmp_path / "other"
     tiny_llama(5, torch.float32).save_pretrained(other)
-    said = json.loads(run.recipe_json) | {"model": str(other)}
+    data = json.loads(run.recipe_json) | {"model": str(other)}
     with pytest.raises(InvalidInput, match="was trained on a model of digest"):
-        export._write(rs.Run(run_id=RUN, recipe_json=json.dumps(said)), kept, tmp_path / "to", merge=True)
+        export._write(
+            rs.Run(run_id=RUN, recipe_json=json.dumps(data)), kept, tmp_path / "to", merge=True
+        )
     assert not (tmp_path / "to").exists()
 
 
-async def test_a_whole_model_has_nothing_to_merge(tmp_path: Path, tiny_folder: Path, forest: Any) -> None:
+async def test_a_whole_model_has_nothing_to_merge(
+    tmp_path: Path, tiny_folder: Path, forest: Any
+) -> None:
     run, kept, _ = await trained(tmp_path, tiny_folder, forest)
     with pytest.raises(InvalidInput, match="leave --merge out"):
         export._write(run, kept, tmp_path / "to", merge=True)

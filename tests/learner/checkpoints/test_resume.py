@@ -1,4 +1,4 @@
-"""The loop after a death or an interrupt: batches are replayed in order, and it ends with the same bits."""
+"""The loop after a death or an interrupt: batches are replayed in order, to the same bits."""
 
 import asyncio
 from pathlib import Path
@@ -30,16 +30,19 @@ async def test_a_learner_that_dies_between_commit_and_training_ends_with_the_sam
     await again.run()
     assert [b.ordinal for b, _ in store.batches] == [0, 1, 2, 3, 4]
     assert [e for _, e in store.batches] == [1] * (dies_at + 1) + [2] * (4 - dies_at)
-    assert [p.policy.step for p in store.puts[before:]] == list(range(dies_at + 1, 6))  # no known policy is announced again
+    # No known policy is announced again, yet each is on the path from base to final policy.
+    assert [p.policy.step for p in store.puts[before:]] == list(range(dies_at + 1, 6))
     path = [(p.policy.step, p.batch_ordinal) for p in store.live if p.policy.step]
-    assert path == [(o + 1, o) for o in range(5)]  # yet each one is on the path: base model to final policy, no hole
+    assert path == [(ordinal + 1, ordinal) for ordinal in range(5)]
     assert store.puts[-1].policy.digest == expected.store.puts[-1].policy.digest
     assert [b.summary for b, _ in store.batches] == [b.summary for b, _ in expected.store.batches]
     one, two = expected.final(), again.final()
     assert all(torch.equal(one[n], two[n]) for n in one)
 
 
-async def test_a_policy_is_announced_again_if_the_replay_makes_other_weights(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_a_policy_is_announced_again_if_the_replay_makes_other_weights(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     store = MemoryStore(grown, die_after_commit=3)
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path / "a", tiny_folder, store, recipe(5)).run()
@@ -47,7 +50,9 @@ async def test_a_policy_is_announced_again_if_the_replay_makes_other_weights(tmp
     before = len(store.puts)
     other = recipe(5, learning_rate=2e-2)  # as another machine might round differently
     await Rig(tmp_path / "a", tiny_folder, store, other).run()
-    assert [(p.policy.learner_epoch, p.policy.step) for p in store.puts[before:]] == [(2, s) for s in range(1, 6)]
+    assert [(p.policy.learner_epoch, p.policy.step) for p in store.puts[before:]] == [
+        (2, s) for s in range(1, 6)
+    ]
     chain, by_digest = [], {p.policy.digest: p for p in store.live}
     at = store.live[-1]
     while at.parent_digest:
@@ -56,7 +61,9 @@ async def test_a_policy_is_announced_again_if_the_replay_makes_other_weights(tmp
     assert chain == [4, 3, 2, 1, 0]
 
 
-async def test_too_old_leaves_are_left_out_and_a_replay_leaves_out_the_same(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_too_old_leaves_are_left_out_and_a_replay_leaves_out_the_same(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     def from_the_base(ordinal: int, policy: bytes) -> list[tree_pb2.Tree]:
         trees = grown(ordinal, policy)
         if ordinal == 4:  # sampled by the base model, consumed by step 2
@@ -66,9 +73,9 @@ async def test_too_old_leaves_are_left_out_and_a_replay_leaves_out_the_same(tmp_
     store = MemoryStore(from_the_base, die_after_commit=3)
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path, tiny_folder, store, recipe(5)).run()
-    said = store.batches[2][0].summary
-    assert said["metrics"]["stale_leaves"] == 4
-    assert "0 scored leaves" in said["groups"][0]["skip"]
+    summary = store.batches[2][0].summary
+    assert summary["metrics"]["stale_leaves"] == 4
+    assert "0 scored leaves" in summary["groups"][0]["skip"]
     known = store.puts[-1].policy.digest
     store.die_after_commit = -1
     await Rig(tmp_path, tiny_folder, store, recipe(5)).run()
@@ -77,7 +84,9 @@ async def test_too_old_leaves_are_left_out_and_a_replay_leaves_out_the_same(tmp_
     assert [p.policy.step for p in replayed] == [4, 5]  # steps 1 to 3 came out as before
 
 
-async def test_an_interrupted_learner_leaves_a_checkpoint_and_the_next_goes_on(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_an_interrupted_learner_leaves_a_checkpoint_and_the_next_goes_on(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     expected = await straight(tmp_path, tiny_folder)
     store = MemoryStore(grown)
     stop = asyncio.Event()
@@ -91,19 +100,25 @@ async def test_an_interrupted_learner_leaves_a_checkpoint_and_the_next_goes_on(t
     store.put_policy = interrupt  # type: ignore[method-assign]
     first = Rig(tmp_path / "two", tiny_folder, store, recipe(5))
     await first.run(stop)
-    found = checkpoint.newest(tmp_path / "two" / "checkpoints", RUN)
-    assert found is not None and (found[1].step, found[1].next_ordinal) == (2, 2)
+    newest = checkpoint.newest(tmp_path / "two" / "checkpoints", RUN)
+    assert newest is not None and (newest[1].step, newest[1].next_ordinal) == (2, 2)
     store.put_policy = plain  # type: ignore[method-assign]
     second = Rig(tmp_path / "two", tiny_folder, store, recipe(5))
     await second.run()
     assert [p.policy.step for p in store.puts] == [0, 1, 2, 2, 3, 4, 5]
     again = store.puts[3]
-    assert (again.policy.learner_epoch, again.batch_ordinal, again.parent_digest) == (2, 1, store.puts[2].parent_digest)
+    assert (again.policy.learner_epoch, again.batch_ordinal, again.parent_digest) == (
+        2,
+        1,
+        store.puts[2].parent_digest,
+    )
     one, two = expected.final(), second.final()
     assert all(torch.equal(one[n], two[n]) for n in one)
 
 
-async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(tmp_path: Path, tiny_folder: Path) -> None:
+async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
     store = MemoryStore(grown, die_after_commit=3)
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path, tiny_folder, store, recipe(5)).run()
@@ -117,8 +132,8 @@ async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(tm
 
     store.batch = interrupt  # type: ignore[method-assign]
     await Rig(tmp_path, tiny_folder, store, recipe(5)).run(stop)
-    found = checkpoint.newest(tmp_path / "checkpoints", RUN)
-    assert found is not None and (found[1].step, found[1].next_ordinal) == (2, 2)
+    newest = checkpoint.newest(tmp_path / "checkpoints", RUN)
+    assert newest is not None and (newest[1].step, newest[1].next_ordinal) == (2, 2)
     store.batch = plain  # type: ignore[method-assign]
     last = Rig(tmp_path, tiny_folder, store, recipe(5))
     await last.run()
@@ -127,8 +142,10 @@ async def test_an_interrupt_in_the_middle_of_a_replay_keeps_what_was_replayed(tm
     assert all(torch.equal(one[n], two[n]) for n in one)
 
 
-async def test_no_checkpoint_is_given_out_before_the_replay_is_done(tmp_path: Path, tiny_folder: Path) -> None:
-    """Else a run could count as a success with a checkpoint of half its steps, or of weights that are another step's."""
+async def test_no_checkpoint_is_given_out_before_the_replay_is_done(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    """Else a run could succeed with a checkpoint of half its steps, or another step's weights."""
     store = MemoryStore(grown, die_after_commit=3)
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path, tiny_folder, store, recipe(4)).run()
@@ -144,6 +161,7 @@ async def test_no_checkpoint_is_given_out_before_the_replay_is_done(tmp_path: Pa
 
     store.batch = ask  # type: ignore[method-assign]
     await rig.run()
-    assert refused == [(ordinal, "TAKING_OVER") for ordinal in (0, 1, 2, 3, 0)]  # the last: the probe of the drift
-    found = checkpoint.newest(tmp_path / "checkpoints", RUN)
-    assert found is not None and found[1].step == 4
+    asked = (0, 1, 2, 3, 0)  # the last by the probe of the drift
+    assert refused == [(ordinal, "TAKING_OVER") for ordinal in asked]
+    newest = checkpoint.newest(tmp_path / "checkpoints", RUN)
+    assert newest is not None and newest[1].step == 4

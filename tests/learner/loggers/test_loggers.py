@@ -1,4 +1,4 @@
-"""Loggers: what they write is read back; a step is taken once, also after a kill; none of them holds a run up or ends it."""
+"""Loggers: a step is logged once, also after a kill, and no logger delays or ends a run."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from tests.learner.rig import RUN, MemoryStore, Rig, grown, recipe
 
 @dataclass
 class Recorder:
-    """Keeps what it takes, for as long as the test runs."""
+    """A logger that keeps its records in memory."""
 
     held: int = -1
     taken: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -54,7 +54,11 @@ def test_steps_are_taken_once_and_numbers_that_are_none_are_left_out(tmp_path: P
     fed(tmp_path, "mine", second, range(1, 6), "before-greedy", "after-greedy")
     assert first.closed and [step for step, _ in first.taken] == [1, 2, 3, 3]
     assert first.taken[0][1] == {"reward": 0.1}
-    assert [(s, *m) for s, m in second.taken] == [(4, "reward"), (5, "reward"), (5, "eval_greedy_reward")]
+    assert [(s, *m) for s, m in second.taken] == [
+        (4, "reward"),
+        (5, "reward"),
+        (5, "eval_greedy_reward"),
+    ]
 
 
 def test_a_logger_that_knows_more_than_was_noted_is_believed(tmp_path: Path) -> None:
@@ -63,7 +67,9 @@ def test_a_logger_that_knows_more_than_was_noted_is_believed(tmp_path: Path) -> 
     assert [step for step, _ in recorder.taken] == [3]
 
 
-def test_a_logger_that_fails_is_counted_and_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_fails_is_counted_and_complained_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bad, good = Recorder(fails=True), Recorder()
     feeds = Feeds(RUN, RECIPE, {"bad": bad, "good": good}, tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -77,7 +83,9 @@ def test_a_logger_that_fails_is_counted_and_complained_of_once(tmp_path: Path, c
     ]
 
 
-def test_a_logger_that_hangs_holds_nothing_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_hangs_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = threading.Event()
     feeds = Feeds(RUN, RECIPE, {"slow": Recorder(gate=gate)}, tmp_path)
     begun = time.monotonic()
@@ -108,20 +116,21 @@ async def test_a_killed_learner_and_the_next_one_log_each_step_once(
     store = MemoryStore(grown)
     feeds: list[Feeds] = []
 
-    def told(*arguments: Any, **more: Any) -> Learner:
-        made = Learner(*arguments, **more)
+    def logged_learner(*arguments: Any, **more: Any) -> Learner:
+        created = Learner(*arguments, **more)
         feeds.append(Feeds(RUN, RECIPE, {"jsonl": JsonLines()}, tmp_path / "loggers"))
-        made.note = feeds[-1].step
-        return made
+        created.on_step = feeds[-1].step
+        return created
 
-    monkeypatch.setattr(rig_module, "Learner", told)
+    monkeypatch.setattr(rig_module, "Learner", logged_learner)
     store.die_after_commit = 3
     with pytest.raises(ConnectionAbortedError):
         await Rig(tmp_path, tiny_folder, store, recipe(6, checkpoint_every=2)).run()
     feeds[0].close()
     assert [line["step"] for line in lines_of(tmp_path)] == [1, 2, 3]
     path = tmp_path / "loggers" / "jsonl" / "metrics.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))  # killed before it had written step 3
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]))  # killed before it had written step 3
     (tmp_path / "loggers" / "jsonl.json").unlink()
     store.die_after_commit = -1
     await Rig(tmp_path, tiny_folder, store, recipe(6, checkpoint_every=2)).run()
@@ -134,7 +143,7 @@ async def test_a_killed_learner_and_the_next_one_log_each_step_once(
 
 
 class Asked:
-    """A store that says how evaluations stand; at first it is away."""
+    """A store with the progress of evaluations; at first it is away."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -143,16 +152,24 @@ class Asked:
         self.times += 1
         if self.times == 1:
             raise TemporaryError("the store is away")
-        rows = (("before-greedy", 4, 4), ("step-5-sampled", 4, 4), ("after-greedy", 4, 3 if self.times < 4 else 4))
-        made = [
-            runstore_service_pb2.EvalProgress(label=label, groups=groups, done=done, scored=8, reward_sum=6.0, correct=4)
+        rows = (
+            ("before-greedy", 4, 4),
+            ("step-5-sampled", 4, 4),
+            ("after-greedy", 4, 3 if self.times < 4 else 4),
+        )
+        created = [
+            runstore_service_pb2.EvalProgress(
+                label=label, groups=groups, done=done, scored=8, reward_sum=6.0, correct=4
+            )
             for label, groups, done in rows
         ]
-        return 9, made
+        return 9, created
 
 
-async def test_evaluations_are_logged_once_they_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.learner.loggers.logs.LOOK_S", 0.01)
+async def test_evaluations_are_logged_once_they_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.learner.loggers.logs.POLL_S", 0.01)
     wanted = load.parse(QUICKSTART, ["logging.loggers=[jsonl]"])
     store = Asked()
     logs = Logs(RUN, wanted, tmp_path, store)
@@ -162,10 +179,25 @@ async def test_evaluations_are_logged_once_they_are_over(tmp_path: Path, monkeyp
     await logs.close()
     lines = sorted(lines_of(tmp_path), key=lambda line: (line["step"], len(line)))
     assert lines == [
-        {"step": 0, "eval_greedy_reward": 0.75, "eval_greedy_right": 0.5, "eval_greedy_answers": 8.0},
+        {
+            "step": 0,
+            "eval_greedy_reward": 0.75,
+            "eval_greedy_right": 0.5,
+            "eval_greedy_answers": 8.0,
+        },
         {"step": 1, "reward": 0.5},
-        {"step": 5, "eval_sampled_reward": 0.75, "eval_sampled_right": 0.5, "eval_sampled_answers": 8.0},
-        {"step": 9, "eval_greedy_reward": 0.75, "eval_greedy_right": 0.5, "eval_greedy_answers": 8.0},
+        {
+            "step": 5,
+            "eval_sampled_reward": 0.75,
+            "eval_sampled_right": 0.5,
+            "eval_sampled_answers": 8.0,
+        },
+        {
+            "step": 9,
+            "eval_greedy_reward": 0.75,
+            "eval_greedy_right": 0.5,
+            "eval_greedy_answers": 8.0,
+        },
     ]
 
 
@@ -174,11 +206,15 @@ class Broken:
         raise ValueError("a label that is none")
 
 
-async def test_loggers_that_break_do_not_hide_why_the_learner_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_loggers_that_break_do_not_hide_why_the_learner_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     logs = Logs(RUN, load.parse(QUICKSTART, ["logging.loggers=[jsonl]"]), tmp_path, Broken())
     logs.step(1, {"reward": 0.5})
     await logs.close()
-    assert lines_of(tmp_path) == [{"step": 1, "reward": 0.5}] and "a label that is none" in caplog.text
+    assert (
+        lines_of(tmp_path) == [{"step": 1, "reward": 0.5}] and "a label that is none" in caplog.text
+    )
 
 
 async def test_without_loggers_there_is_no_thread_and_no_question(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each logger writes, and how it goes on after a kill."""
+"""The records of each logger, and their continuation after a kill."""
 
 import json
 import struct
@@ -37,14 +37,14 @@ def test_a_json_line_that_a_kill_tore_is_written_again(tmp_path: Path) -> None:
 
 
 def _next_second() -> None:
-    """Files and folders of these two are named by the second."""
+    """Wait for the next second, by which two of the loggers name their files."""
     until = int(time.time()) + 1
     while time.time() < until:
         time.sleep(0.05)
 
 
 def _events(folder: Path) -> Iterator[Any]:
-    """Event files as TensorBoard reads them: length, its checksum, data, its checksum."""
+    """Read event files as TensorBoard does: length, its checksum, data, its checksum."""
     from tensorboardX.proto import event_pb2
     from tensorboardX.record_writer import masked_crc32c
 
@@ -62,17 +62,18 @@ def _events(folder: Path) -> Iterator[Any]:
 def test_tensorboard_files_hold_the_steps_and_void_what_a_kill_left(tmp_path: Path) -> None:
     fed(tmp_path, "tensorboard", TensorBoard(), range(1, 4))
     noted = tmp_path / "loggers" / "tensorboard.json"
-    noted.write_text(noted.read_text().replace('"step": 3', '"step": 2'))  # killed between the write and the note
+    # Killed between the write and the note.
+    noted.write_text(noted.read_text().replace('"step": 3', '"step": 2'))
     _next_second()
     fed(tmp_path, "tensorboard", TensorBoard(), range(1, 5))
-    seen: dict[int, float] = {}
+    values: dict[int, float] = {}
     for event in _events(tmp_path / "loggers" / "tensorboard"):
-        if event.session_log.status == 1:  # START: what is there of this step and later ones is void
-            seen = {step: value for step, value in seen.items() if step < event.step}
+        if event.session_log.status == 1:  # START voids this step and later ones
+            values = {step: value for step, value in values.items() if step < event.step}
         for value in event.summary.value:
-            assert value.tag == "reward" and event.step not in seen
-            seen[event.step] = value.simple_value
-    assert seen == pytest.approx({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4})
+            assert value.tag == "reward" and event.step not in values
+            values[event.step] = value.simple_value
+    assert values == pytest.approx({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4})
 
 
 def test_mlflow_goes_on_with_the_same_run(tmp_path: Path) -> None:
@@ -84,7 +85,11 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path) -> None:
     client = MlflowClient(tracking_uri=(tmp_path / "loggers" / "mlflow").resolve().as_uri())
     experiment = client.get_experiment_by_name("banyan")
     runs = client.search_runs([experiment.experiment_id])
-    assert len(runs) == 1 and runs[0].data.tags["banyan.run"] == RUN and runs[0].info.status == "FINISHED"
+    assert (
+        len(runs) == 1
+        and runs[0].data.tags["banyan.run"] == RUN
+        and runs[0].info.status == "FINISHED"
+    )
     assert runs[0].data.params["control.groups_per_batch"] == "2"
     history = client.get_metric_history(runs[0].info.run_id, "reward")
     assert [(m.step, m.value) for m in history] == [(n, n / 10) for n in range(1, 6)]
@@ -92,27 +97,30 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path) -> None:
 
 
 def _records(data: bytes) -> Iterator[Any]:
-    """A W&B file: a LevelDB log of protobuf records in blocks of 32 KiB, behind a header of 7 bytes."""
+    """Read a W&B file: after 7 bytes a LevelDB log of protobuf records in blocks of 32 KiB."""
     from wandb.proto import wandb_internal_pb2
 
-    at, held = 7, b""
+    at, buffer = 7, b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:
             at += 32768 - at % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
-        held += data[at + 7 : at + 7 + length]
+        buffer += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or a last part
-            yield wandb_internal_pb2.Record.FromString(held)
-            held = b""
+            yield wandb_internal_pb2.Record.FromString(buffer)
+            buffer = b""
 
 
 def _history(folder: Path) -> list[dict[str, float]]:
-    found = sorted((folder / "loggers" / "wandb" / "wandb").glob(f"offline-run-*/run-{RUN}.wandb"))
+    paths = sorted((folder / "loggers" / "wandb" / "wandb").glob(f"offline-run-*/run-{RUN}.wandb"))
     return [
-        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-        for path in found
+        {
+            item.key or item.nested_key[0]: json.loads(item.value_json)
+            for item in record.history.item
+        }
+        for path in paths
         for record in _records(path.read_bytes())
         if record.HasField("history")
     ]
@@ -122,7 +130,9 @@ def test_wandb_keeps_runs_offline(tmp_path: Path) -> None:
     fed(tmp_path, "wandb", WeightsAndBiases(mode="offline"), range(1, 4))
     _next_second()
     fed(tmp_path, "wandb", WeightsAndBiases(mode="offline"), range(1, 5))
-    until = time.monotonic() + 20.0  # its own process may write a little after it said that it had finished
+    until = time.monotonic() + 20.0  # its own process may write a little after `finish`
     while len(_history(tmp_path)) < 4 and time.monotonic() < until:
         time.sleep(0.1)
-    assert [(row["step"], row["reward"]) for row in _history(tmp_path)] == [(n, n / 10) for n in range(1, 5)]
+    assert [(row["step"], row["reward"]) for row in _history(tmp_path)] == [
+        (n, n / 10) for n in range(1, 5)
+    ]

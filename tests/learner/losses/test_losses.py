@@ -13,7 +13,7 @@ from services.learner.losses.composed import Measures
 from services.learner.losses.echo_clip import EchoClip
 from services.learner.losses.importance import Importance
 from services.learner.losses.kl import ESTIMATORS, estimate
-from services.learner.training.trainer import mismatch
+from services.learner.training.step_sums import mismatch
 from tests.learner.tokens import table, tokens
 
 ONE = Totals(tokens=1, paths=1, unique=1.0)

@@ -15,7 +15,7 @@ import torch
 from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import resolve
 from services.learner.model import device
-from services.learner.training.distributed.place import Place, place
+from services.learner.training.distributed.rank_env import RankPlace, read_rank
 from tests.learner.accelerated import CASES
 
 ROOT = Path(__file__).parents[3]
@@ -57,9 +57,9 @@ def test_deterministic_runs_train_on_the_cpu() -> None:
 def test_torchrun_says_which_accelerator_of_the_machine_is_a_ranks_own() -> None:
     said = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     local = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert place(said) == Place(5, 8) and place(said | local) == Place(5, 8, (1, 4))
+    assert read_rank(said) == RankPlace(5, 8) and read_rank(said | local) == RankPlace(5, 8, (1, 4))
     with pytest.raises(InvalidInput, match="must be numbers"):
-        place(said | local | {"LOCAL_RANK": "one"})
+        read_rank(said | local | {"LOCAL_RANK": "one"})
 
 
 @pytest.fixture(scope="module")

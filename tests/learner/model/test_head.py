@@ -26,7 +26,7 @@ from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
 from tests.learner.rig import MemoryStore, Rig, grown, recipe
 
-ASKING = {"name": "tests.learner.heads:Asking", "settings": {"kept": 0.25}}
+ASKING = {"name": "tests.learner.heads:Asking", "settings": {"kept": 0.25}, "max_new_tokens": 8}
 SETTINGS = Settings(width=8, cold_steps=2, bins=4, window=50, learning_rate=1e-2)
 
 

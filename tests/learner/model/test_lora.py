@@ -134,7 +134,7 @@ async def test_peft_loads_a_checkpoint_with_the_trained_logits(tmp_path: Path, t
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     for step in range(2):
         thread.trainer.step(rows_of(forest, step), step)
-    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
+    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), copied=True)
     path = checkpoint.write(tmp_path / "checkpoints", snapshot, tiny_folder)
     assert sorted(p.name for p in path.iterdir()) == [
         *("adapter_config.json", "adapter_model.safetensors", "manifest.json", "optimizer.safetensors")
@@ -190,7 +190,7 @@ async def test_an_engine_that_was_started_for_adapters_gets_one(tmp_path: Path, 
     data["resources"] |= {"engine": "vllm", "engine_settings": {"lora_rank": 8}}
     rig = Rig(tmp_path, tiny_folder, MemoryStore(grown), type(recipe(1)).model_validate(data))
     await asyncio.wait_for(rig.run(), 30)
-    manifest = file.read(rig.weights._held[-1].manifest_path)
+    manifest = file.read(rig.weights._versions[-1].manifest_path)
     assert manifest.adapter is not None and manifest.canary is not None
     assert (manifest.adapter["r"], manifest.adapter["lora_alpha"], manifest.adapter["bias"]) == (4, 8.0, "none")
     assert {t.name for t in manifest.tensors} == set(load_file(_newest(rig) / checkpoint.ADAPTER))

@@ -1,4 +1,4 @@
-"""Steps that are not finite: skipped, counted, reported, and the end of a run once too many come in a row."""
+"""Steps that are not finite: skipped, counted, reported; too many in a row end the run."""
 
 import itertools
 from pathlib import Path
@@ -25,14 +25,18 @@ PARTLY = {"not_finite": 1.0, "applied": 1.0}  # some optimizer steps were skippe
         ([(1, BAD), (2, BAD)], 2, 2),
         ([(2, BAD), (1, GOOD), (3, BAD)], 3, 2),
         ([(1, BAD), (2, BAD), (3, GOOD)], 3, 0),
-        ([(1, BAD), (2, BAD), (3, GOOD)], 2, 2),  # a checkpoint of step 2: what came after is trained again
+        # A checkpoint of step 2: later steps are trained again.
+        ([(1, BAD), (2, BAD), (3, GOOD)], 2, 2),
         ([(1, BAD), (3, BAD)], 3, 1),
         ([(1, BAD), (2, PARTLY), (3, BAD)], 3, 1),
         ([(1, PARTLY), (2, PARTLY)], 2, 0),
-        ([(1, BAD), (1, {})], 1, 1),  # announced again by a learner that was started again
+        # Announced again by the next learner.
+        ([(1, BAD), (1, {})], 1, 1),
     ],
 )
-def test_the_count_is_made_of_what_is_stored(measured: list[tuple[int, dict[str, float]]], step: int, expected: int) -> None:
+def test_the_count_follows_from_stored_metrics(
+    measured: list[tuple[int, dict[str, float]]], step: int, expected: int
+) -> None:
     assert divergence.trailing(measured, step) == expected
 
 
@@ -42,14 +46,16 @@ async def test_a_run_whose_steps_are_not_finite_ends_with_the_cause(
     monkeypatch.setattr(Trainer, "_clip", lambda self: float("nan"))
     store = MemoryStore(grown)
     wanted = recipe(9, max_not_finite=3)
-    with pytest.raises(InvalidInput, match=r"the last 3 steps up to step 3 .* not finite.*learning_rate"):
+    with pytest.raises(
+        InvalidInput, match=r"the last 3 steps up to step 3 .* not finite.*learning_rate"
+    ):
         await Rig(tmp_path, tiny_folder, store, wanted).run()
     assert [p.metrics["not_finite"] for p in store.puts[1:]] == [1.0, 1.0, 1.0]
     assert [p.metrics["applied"] for p in store.puts[1:]] == [0.0, 0.0, 0.0]
     assert len({p.policy.digest for p in store.puts}) == 1
     kept = checkpoint.newest(tmp_path / "checkpoints", RUN)
     assert kept is not None and kept[1].step == 3
-    with pytest.raises(InvalidInput, match="the last 3 steps"):  # the next learner of the run says so at once
+    with pytest.raises(InvalidInput, match="the last 3 steps"):  # at once, by the next learner
         await Rig(tmp_path, tiny_folder, store, wanted).run()
     assert len(store.batches) == 3
 
@@ -68,7 +74,7 @@ async def test_steps_in_between_that_are_finite_let_it_go_on(
 async def test_the_count_outlives_the_learner(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    """Two steps before a death and one after it are three; with a checkpoint of each step, and with batches replayed."""
+    """Steps before and after a death add up, with checkpoints and with replayed batches."""
     monkeypatch.setattr(Trainer, "_clip", lambda self: float("nan"))
     store = MemoryStore(grown, die_after_commit=2)
     wanted = recipe(9, max_not_finite=3, checkpoint_every=every)
@@ -81,11 +87,13 @@ async def test_the_count_outlives_the_learner(
 
 
 def test_a_batch_that_taught_something_ends_the_row() -> None:
-    assert [divergence.after(2, said) for said in (BAD, PARTLY, GOOD)] == [3, 0, 0]
+    assert [divergence.after(2, metrics) for metrics in (BAD, PARTLY, GOOD)] == [3, 0, 0]
 
 
-def test_the_log_says_how_many_steps_were_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    said = StepReport(True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0})
-    found = step_report.numbers(Lesson([], []), Timed(said, 0.1), 7)
-    assert (found["not_finite"], found["applied"]) == (1.0, 1.0)
+def test_the_log_has_the_number_of_skipped_steps(caplog: pytest.LogCaptureFixture) -> None:
+    report = StepReport(
+        applied=True, finite=False, skipped=1, measures={"optimizer_steps": 3.0, "ess": 1.0}
+    )
+    numbers = step_report.numbers(Lesson([], []), Timed(report, 0.1), 7)
+    assert (numbers["not_finite"], numbers["applied"]) == (1.0, 1.0)
     assert "step 7: 1 of 4 optimizer steps" in caplog.text

@@ -1,4 +1,4 @@
-"""The reference policy: refused while there is none, the run's base model where there is, its KL taken from rewards."""
+"""The reference policy: required where a loss needs it; its KL is subtracted from rewards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,10 @@ from tests.learner.flat import gathered, sequences
 from tests.learner.rig import Rig, recipe, straight
 
 
-@pytest.mark.parametrize(("name", "settings"), [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("dpo", {}), ("gspo", {"kl": {"where": "reward"}}), ("cispo", {"kl": {}})],
+)
 def test_a_loss_that_needs_a_reference_is_refused_without_one(
     tiny_llama: Callable[..., Any], name: str, settings: dict[str, Any]
 ) -> None:
@@ -34,18 +37,31 @@ def test_a_loss_that_needs_a_reference_is_refused_without_one(
 def test_kl_is_taken_from_rewards_by_leaf(tiny_llama: Callable[..., Any], forest: Any) -> None:
     """Against each path by itself: coef · Σ (logμ − logπ_ref); masked leaves stay masked."""
     view = forest.random(np.random.default_rng(4), 8)
-    one = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L.tolist(), strict=True)))
-    one = ScoredTree(one.tree, one.leaves, {leaf: None if np.isnan(r) else r for leaf, r in one.rewards.items()})
+    rewards = {
+        leaf: None if np.isnan(reward) else reward
+        for leaf, reward in zip(view.leaves_L, view.rewards_L.tolist(), strict=True)
+    }
+    tree = ScoredTree(view.tree, view.leaves_L, rewards)
     leaf_L = np.where(np.isfinite(view.rewards_L), 0.0, np.nan)
     model = tiny_llama(1)
     model.set_attn_implementation("sdpa")
     expected = {}
-    for leaf, sequence in zip(np.flatnonzero(np.isfinite(leaf_L)), sequences([view], [leaf_L]), strict=True):
-        seen = gathered(model, sequence)
-        each = 0.0 if seen is None else float((seen.behaviour_P_T - seen.logp_P_T).sum().detach())
+    for leaf, sequence in zip(
+        np.flatnonzero(np.isfinite(leaf_L)), sequences([view], [leaf_L]), strict=True
+    ):
+        tokens = gathered(model, sequence)
+        each = (
+            0.0
+            if tokens is None
+            else float((tokens.behaviour_P_T - tokens.logp_P_T).sum().detach())
+        )
         expected[view.leaves_L[leaf]] = view.rewards_L[leaf] - 0.05 * each
-    got = reference.penalised(one, prepare(model), Kl(coef=0.05, estimator="k1", where="reward"), 30)
-    assert {leaf: r for leaf, r in got.rewards.items() if r is not None} == pytest.approx(expected, abs=1e-5)
+    got = reference.penalised(
+        tree, prepare(model), Kl(coef=0.05, estimator="k1", where="reward"), 30
+    )
+    assert {leaf: r for leaf, r in got.rewards.items() if r is not None} == pytest.approx(
+        expected, abs=1e-5
+    )
     assert sum(r is None for r in got.rewards.values()) == int(np.isnan(view.rewards_L).sum())
 
 
@@ -72,14 +88,14 @@ async def test_no_reference_is_loaded_where_none_is_needed(tiny_folder: Path) ->
 
 
 def test_pairs_are_siblings_the_better_one_first(forest: Any) -> None:
-    """Leaves 1, 0 under one node and 0, 0 under the other: the nodes are a pair, and so are the first two leaves."""
+    """Leaves 1, 0 and 0, 0 under two nodes: the nodes are a pair, and so are the first leaves."""
     view = forest.two_level([1, 0, 0, 0])
     leaf_L = np.array([1.5, -0.5, -0.5, -0.5])
     names = {(n.segment.tokens_T.tolist()[0], n.parent): n.index for n in view.nodes}
-    found = pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))
+    chosen = pairs.pairs(view, leaf_L, None, Taught(pairs="best", margin=1e-6))
     nodes = [n.index for n in view.nodes if n.depth == 1]
     leaves = [view.leaf_node_L[i] for i in range(4)]
-    assert found == [(nodes[0], nodes[1]), (leaves[0], leaves[1])], names
+    assert chosen == [(nodes[0], nodes[1]), (leaves[0], leaves[1])], names
     row = losses.build("dpo", {}).taught
     piece = next(pairs.pieces(view, leaf_L, None, b"now", 99, row))
     assert [p.token_T.tolist() for p in piece.paths] == [[4, 6], [5, 6], [8], [9]]
@@ -100,23 +116,37 @@ def test_three_siblings_make_two_pairs_or_three(forest: Any) -> None:
     ("loss", "settings", "says"),
     [
         ("dpo", {}, ("pairs_right", "pairs_margin")),
-        ("gspo", {"kl": {"coef": 0.01, "estimator": "k1", "where": "reward"}}, ("clip_fraction", "ess", "ratio_0.8_1.25")),
-        ("decoupled", {"kl": {"coef": 0.01}}, ("truncated_share", "importance_mean", "reference_kl", "path_ess")),
+        (
+            "gspo",
+            {"kl": {"coef": 0.01, "estimator": "k1", "where": "reward"}},
+            ("clip_fraction", "ess", "ratio_0.8_1.25"),
+        ),
+        (
+            "decoupled",
+            {"kl": {"coef": 0.01}},
+            ("truncated_share", "importance_mean", "reference_kl", "path_ess"),
+        ),
     ],
 )
 async def test_a_run_with_a_reference_goes_on_as_if_it_had_never_stopped(
     tmp_path: Path, tiny_folder: Path, loss: str, settings: dict[str, Any], says: tuple[str, ...]
 ) -> None:
-    """Two steps and two more from the checkpoint give the weights of four: the reference stays the base model."""
+    """The reference stays the base model: two steps and two resumed ones equal four."""
     optimise = {"loss": loss, "loss_settings": settings}
     whole = await straight(tmp_path, tiny_folder, 4, **optimise)
     metrics = whole.store.puts[-1].metrics
     assert metrics["applied"] == 1
     assert all(np.isfinite(metrics[name]) for name in says)
-    halved = Rig(tmp_path / "halved", tiny_folder, type(whole.store)(whole.store.make), recipe(2, **optimise))
+    halved = Rig(
+        tmp_path / "halved", tiny_folder, type(whole.store)(whole.store.make), recipe(2, **optimise)
+    )
     await halved.run()
-    again = Rig(halved.folder, tiny_folder, halved.store, recipe(4, **optimise))
-    await again.run()
-    one, two = whole.final(), again.final()
+    resumed = Rig(halved.folder, tiny_folder, halved.store, recipe(4, **optimise))
+    await resumed.run()
+    one, two = whole.final(), resumed.final()
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert metrics["reward"] < 0.25 if settings.get("kl", {}).get("where") == "reward" else metrics["reward"] == 0.25
+    assert (
+        metrics["reward"] < 0.25
+        if settings.get("kl", {}).get("where") == "reward"
+        else metrics["reward"] == 0.25
+    )

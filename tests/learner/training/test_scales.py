@@ -1,4 +1,4 @@
-"""Every estimator, as it is by default, trains on answers that are right or wrong: its step is of the size of GRPO's."""
+"""The default step of every estimator on right and wrong answers is of the size of GRPO's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,10 @@ NAMES = sorted(set(registry.names("optimise")) - FACTS - OTHER_LOSS)
 
 
 def lesson(name: str, share: float | None) -> Lesson:
-    """Eight groups of five answers of eight tokens, of which this share is right; None: rewards of many values."""
+    """Return a lesson of eight groups of five answers of eight tokens.
+
+    share: share of right answers; None for rewards of many values
+    """
     rng = np.random.default_rng(7)
     fresh = []
     for number in range(8):
@@ -32,13 +35,15 @@ def lesson(name: str, share: float | None) -> Lesson:
     return study(fresh, registry.build("optimise", name, {}), lambda _tree, _leaf: False, b"", 400)
 
 
-def stepped(make: Callable[..., Any], found: Lesson) -> StepReport:
+def stepped(make: Callable[..., Any], batch: Lesson) -> StepReport:
     settle(1)
-    return Trainer(prepare(make(0)), Optimise()).step(found.rows, 0)
+    return Trainer(prepare(make(0)), Optimise()).step(batch.rows, 0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8, None])
-def test_an_estimators_step_is_of_the_size_of_grpos(tiny_llama: Callable[..., Any], share: float | None) -> None:
+def test_an_estimators_step_is_of_the_size_of_grpos(
+    tiny_llama: Callable[..., Any], share: float | None
+) -> None:
     settled = stepped(tiny_llama, lesson("grpo", share))
     assert settled.applied and settled.grad_norm > 0
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""A learner computes each step with as many threads as its launcher says then."""
+"""The threads of a step: as many as the launcher grants at that time."""
 
 import asyncio
 from pathlib import Path
@@ -19,18 +19,18 @@ class Counting:
         return torch.get_num_threads()
 
 
-async def test_a_step_computes_with_what_was_written_before_it(tmp_path: Path) -> None:
+async def test_a_step_has_the_threads_that_were_granted_before_it(tmp_path: Path) -> None:
     before, file = torch.get_num_threads(), tmp_path / "threads" / "learner-r-0"
     recipe = resolve({"name": "x", "model": str(tmp_path), "task": {"name": "arithmetic"}})
     thread = TorchThread(recipe, 1, CoreShare(file, 1))
     thread._trainer = Counting()  # type: ignore[assignment]
     try:
         await thread.run(lambda: torch.set_num_threads(1))
-        seen = [(await thread.step([], 1)).report]
+        threads_used = [(await thread.step([], 1)).report]
         for threads in (2, 1):
             cores.write(file, threads)
-            seen.append((await thread.step([], 1)).report)
+            threads_used.append((await thread.step([], 1)).report)
     finally:
         await asyncio.to_thread(thread.done)
         torch.set_num_threads(before)
-    assert seen == [1, 2, 1]
+    assert threads_used == [1, 2, 1]

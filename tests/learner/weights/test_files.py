@@ -1,4 +1,4 @@
-"""Weights and checkpoints as files: where they lie, what is kept, what a full disk does, who writes when."""
+"""Weights and checkpoints as files: their folders, their lifetime, full disks, their timing."""
 
 import asyncio
 import threading
@@ -57,12 +57,18 @@ def test_a_fetch_goes_on_though_the_file_is_deleted(tmp_path: Path) -> None:
 
 def test_pages_that_nobody_holds_are_used_again(tmp_path: Path) -> None:
     folder = WeightFolder(tmp_path)
-    made = [put(folder, step, float(step)) for step in range(3)]
-    pages = made[0].path.stat().st_ino
+    manifests = [put(folder, step, float(step)) for step in range(3)]
+    pages = manifests[0].path.stat().st_ino
     fourth = put(folder, 3, 3.0)
-    assert fourth.path.stat().st_ino == pages and not made[0].path.exists() and not made[0].manifest_path.exists()
+    assert (
+        fourth.path.stat().st_ino == pages
+        and not manifests[0].path.exists()
+        and not manifests[0].manifest_path.exists()
+    )
     assert weightfile.open_verified(fourth.manifest_path).digest == fourth.digest
-    fresh = weightfile.write(tmp_path / "else", "policy-1-3", {"w": torch.full((1000, 600), 3.0)}, 1, 3)
+    fresh = weightfile.write(
+        tmp_path / "else", "policy-1-3", {"w": torch.full((1000, 600), 3.0)}, 1, 3
+    )
     assert fresh.digest == fourth.digest
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
@@ -71,11 +77,17 @@ def test_the_first_versions_lie_in_pages_that_were_reserved(tmp_path: Path) -> N
     folder, other = WeightFolder(tmp_path), WeightFolder(tmp_path)
     folder.reserve(weightfile.size_of({"w": torch.zeros(1000, 600)}))
     pages = {p.stat().st_ino for p in tmp_path.iterdir()}
-    made = [put(folder, step, float(step)) for step in range(4)]
-    assert len(pages) == 3 and {m.path.stat().st_ino for m in made[1:]} == pages
-    for manifest in made[1:]:
-        fresh = weightfile.write(tmp_path / "else", "w", {"w": torch.full((1000, 600), float(manifest.step))}, 1, 0)
-        assert weightfile.open_verified(manifest.manifest_path).digest == weightfile.digest_of(manifest.path) == fresh.digest
+    manifests = [put(folder, step, float(step)) for step in range(4)]
+    assert len(pages) == 3 and {m.path.stat().st_ino for m in manifests[1:]} == pages
+    for manifest in manifests[1:]:
+        fresh = weightfile.write(
+            tmp_path / "else", "w", {"w": torch.full((1000, 600), float(manifest.step))}, 1, 0
+        )
+        assert (
+            weightfile.open_verified(manifest.manifest_path).digest
+            == weightfile.digest_of(manifest.path)
+            == fresh.digest
+        )
     folder.reserve(10)
     other.drop_foreign()
     folder.clean()
@@ -96,18 +108,18 @@ def test_a_version_that_is_held_is_not_written_over(tmp_path: Path) -> None:
 
 def test_a_reader_sees_a_version_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = WeightFolder(tmp_path)
-    made = [put(folder, 0, 0.0)]
-    stop, seen, wrong = threading.Event(), [0, 0], []
+    manifests = [put(folder, 0, 0.0)]
+    stop, reads, wrong = threading.Event(), [0, 0], []
 
     def read() -> None:
         while not stop.is_set():
-            manifest = made[0]
+            manifest = manifests[0]
             try:
                 with lock.held(manifest.manifest_path):
                     weightfile.open_verified(manifest.manifest_path)
-                seen[0] += 1
+                reads[0] += 1
             except NotFound:
-                seen[1] += 1
+                reads[1] += 1
             except InvalidInput as error:
                 wrong.append(str(error))
 
@@ -116,11 +128,11 @@ def test_a_reader_sees_a_version_whole_or_not_at_all(tmp_path: Path) -> None:
         reader.start()
     for step in range(1, 150):
         newest = put(folder, step, float(step))
-        made[0] = folder._held[0] if step % 2 else newest
+        manifests[0] = folder._versions[0] if step % 2 else newest
     stop.set()
     for reader in readers:
         reader.join()
-    assert not wrong and seen[0] > 10
+    assert not wrong and reads[0] > 10
 
 
 def test_a_learner_removes_its_own_weights_only(tmp_path: Path) -> None:
@@ -137,7 +149,9 @@ def test_a_learner_removes_its_own_weights_only(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
-def test_shared_memory_is_taken_only_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_is_taken_only_where_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(weights, "_SHARED", tmp_path)
     assert choose_folder(Path("/else"), "r", tmp_path / "run", 1) == Path("/else")
     assert choose_folder(None, "r", tmp_path / "run", 1) == tmp_path / "banyan-r"
@@ -159,7 +173,7 @@ class FakeTorchThread:
     def trained_bytes(self) -> int:
         return 0
 
-    async def snapshot(self, mark: Mark, apart: bool) -> Snapshot:
+    async def snapshot(self, mark: Mark, copied: bool) -> Snapshot:
         return Snapshot(mark, {"w": torch.ones(3)}, {})
 
 
@@ -167,7 +181,9 @@ def mark(step: int) -> Mark:
     return Mark("r", 1, step, step, "")
 
 
-async def test_a_failed_checkpoint_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_checkpoint_does_not_stop_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper = Checkpointer(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
     keeper.begin(0)
     plain, failing = checkpoint.write, True
@@ -199,10 +215,14 @@ def test_node_values_reach_every_path_through_the_node(forest: Any) -> None:
             return Advantages((np.zeros(len(view.leaves_L)),), (node_N,))
 
     view = forest.two_level([1, 0, 0, 0])
-    tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True)))
+    tree = ScoredTree(
+        view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True))
+    )
     row = study([("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99).rows[0]
     middle = [1.0, 1.0, 4.0, 4.0]  # nodes in pre-order: root, a, a1, a2, b, b1, b2
-    np.testing.assert_array_equal(row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)])
+    np.testing.assert_array_equal(
+        row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)]
+    )
 
 
 def test_a_checkpoint_is_on_disk_with_all_of_its_names_before_it_counts(

@@ -19,7 +19,17 @@ from methods.advantages.portool import PorTool
 from methods.advantages.rose import Rose, longer
 from methods.advantages.treeps import TreePS
 from methods.advantages.treerl import TreeRL
-from tests.methods.advantages.planting import Planted, Twig, chain, flat, group, leaf, leaves, nodes, planted
+from tests.methods.advantages.planting import (
+    Planted,
+    Twig,
+    chain,
+    flat,
+    group,
+    leaf,
+    leaves,
+    nodes,
+    planted,
+)
 
 
 def bushy() -> Planted:

@@ -14,7 +14,17 @@ from banyan.credit.grove import plant
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
 from methods.advantages.portool import PorTool
-from tests.methods.advantages.planting import Twig, bare, cut, flat, forests, group, leaf, planted, words
+from tests.methods.advantages.planting import (
+    Twig,
+    bare,
+    cut,
+    flat,
+    forests,
+    group,
+    leaf,
+    planted,
+    words,
+)
 
 NAMES = sorted(registry.names("optimise"))
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

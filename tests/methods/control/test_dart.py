@@ -10,7 +10,7 @@ from banyan.plugins import Budget, PromptStats
 from methods.control.dart import Dart, rollouts
 from methods.control.uniform import Uniform
 from services.gateway.allocation.history import History
-from tests.gateway.rowworld import RowWorld
+from tests.gateway.simulated_rows import SimulatedRows
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ def test_rollouts_of_the_card(rate: float, count: int) -> None:
 
 def _after(rewards: list[float], lengths: list[int], curriculum: Dart | None = None, limit: int = 128):
     history = History(0.5)
-    history.allocated(0, 0)
-    history.became(0, 0, rewards, lengths)
+    history.record_allocation(0, 0)
+    history.record_outcome(0, 0, rewards, lengths)
     budget = Budget(range(1, 2), 1, 8, 1, limit, {"width": 8})
     (given,) = (curriculum or Dart()).allocate(PromptStats([{}], [""], history.stats), budget, Draws(0))
     return given
@@ -51,12 +51,12 @@ def test_rows_come_in_the_order_of_uniform() -> None:
 
 def test_the_average_falls_where_rows_are_mastered_and_lengths_never_exceed_a_success() -> None:
     rates = np.random.default_rng(0).beta(4, 2, 64)
-    world = RowWorld(Dart(), [""] * 64, rates)
+    world = SimulatedRows(Dart(), [""] * 64, rates)
     for _ in range(32):
         world.step()
-    widths = [a.settings["width"] for a in world.given]
+    widths = [a.settings["width"] for a in world.allocations]
     assert np.mean(widths[:64]) == 8 and 4.5 < np.mean(widths[64:]) < 6.5
-    for allocation in world.given[64:]:
+    for allocation in world.allocations[64:]:
         longest = world.history.stats[allocation.row].longest_success
         assert allocation.max_new_tokens is None or allocation.max_new_tokens <= longest
 

@@ -8,15 +8,15 @@ from banyan.text.ngrams import embed
 from methods.control.difficulty import Predictor, attended, calibrated
 from methods.control.dots import Dots, log_weights
 from methods.control.uniform import Uniform
-from tests.gateway.rowworld import RowWorld
+from tests.gateway.simulated_rows import SimulatedRows
 
 KINDS = {"add the small numbers": 0.98, "multiply the large numbers": 0.02, "sort these words": 0.5, "prove the lemma": 0.01}
 
 
-def _world(curriculum, seed: int = 0, rows: int = 400) -> RowWorld:
+def _world(curriculum, seed: int = 0, rows: int = 400) -> SimulatedRows:
     kinds = list(KINDS)
     texts = [f"{kinds[i % 4]} {i * 7919 % 1009} and {i * 104_729 % 997}" for i in range(rows)]
-    return RowWorld(curriculum, texts, [KINDS[kinds[i % 4]] for i in range(rows)], seed=seed)
+    return SimulatedRows(curriculum, texts, [KINDS[kinds[i % 4]] for i in range(rows)], seed=seed)
 
 
 def test_the_weights_of_the_card() -> None:
@@ -59,23 +59,23 @@ def test_a_cycle_begins_with_references_and_repeats_no_row() -> None:
     for _ in range(4):
         world.step()
     for cycle in (0, 1):
-        given = world.given[32 * cycle : 32 * cycle + 32]
+        given = world.allocations[32 * cycle : 32 * cycle + 32]
         assert len({a.row for a in given}) == 32
         assert [a.why for a in given[:8]] == [f"reference {i} of 8" for i in range(1, 9)]
-    assert world.given[8].why == "drawn: no reference has a reward yet"
-    assert "by 8 references of cycle 0" in world.given[16].why and "of cycle 0" in world.given[40].why
-    assert "by 8 references of cycle 1" in world.given[48].why, "known once their batch is trained on"
+    assert world.allocations[8].why == "drawn: no reference has a reward yet"
+    assert "by 8 references of cycle 0" in world.allocations[16].why and "of cycle 0" in world.allocations[40].why
+    assert "by 8 references of cycle 1" in world.allocations[48].why, "known once their batch is trained on"
 
 
 def test_references_cost_no_groups_of_their_own() -> None:
     """Card 41, B = 512, μ = 2, σ = 1/2: the paper samples 256 / 2 + 256 = 384 groups a step in place of 512; references that
     are trained on too leave 256."""
     replayed, published = 256, 256 // 2 + 256
-    world = RowWorld(Dots(), [f"row {i}" for i in range(600)], [0.5] * 600, batch=512 - replayed)
+    world = SimulatedRows(Dots(), [f"row {i}" for i in range(600)], [0.5] * 600, batch=512 - replayed)
     for _ in range(2):
         world.step()
-    assert len(world.given) / 2 == 256 < published == 384
-    assert sum("reference" in a.why and " of 256" in a.why for a in world.given) == 256
+    assert len(world.allocations) / 2 == 256 < published == 384
+    assert sum("reference" in a.why and " of 256" in a.why for a in world.allocations) == 256
 
 
 def test_what_is_drawn_does_not_depend_on_how_many_are_filled_at_a_time() -> None:
@@ -118,7 +118,7 @@ def test_a_task_that_is_smaller_than_a_cycle_comes_again() -> None:
     world = _world(Dots(references=8), rows=10)
     for _ in range(4):
         world.step()
-    assert len(world.given) == 64 and {a.row for a in world.given} <= set(range(10))
+    assert len(world.allocations) == 64 and {a.row for a in world.allocations} <= set(range(10))
 
 
 @pytest.mark.parametrize("rows", [10, 3, 20])
@@ -131,7 +131,7 @@ def test_a_small_tasks_draws_do_not_depend_on_how_many_are_filled_at_a_time(rows
             world.step()
         for first in range(0, 48, at_a_time):
             world.fill(min(at_a_time, 48 - first))
-        given.append([a.row for a in world.given])
+        given.append([a.row for a in world.allocations])
     assert given[0] == given[1] == given[2]
     for cycle in range(3):
         chosen = given[0][16 * cycle + 8 : 16 * cycle + 16]
@@ -149,7 +149,7 @@ def test_an_embedding_of_the_users_own() -> None:
     world = _world(Dots(references=8, embedding="tests.methods.control.test_dots:by_length"))
     world.step()
     world.step()
-    assert "predicted success" in world.given[16].why
+    assert "predicted success" in world.allocations[16].why
 
 
 def by_length(text: str) -> list[float]:

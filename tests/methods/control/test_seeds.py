@@ -24,8 +24,8 @@ def stats(became, texts=TEXTS) -> PromptStats:
     """What is known after groups of these rows: row, rewards, an answer that succeeded."""
     history = History()
     for ordinal, (row, rewards, solved) in enumerate(became):
-        history.allocated(ordinal, row)
-        history.became(ordinal, ordinal, rewards, [1] * len(rewards), solved)
+        history.record_allocation(ordinal, row)
+        history.record_outcome(ordinal, ordinal, rewards, [1] * len(rewards), solved)
     return PromptStats([{}] * len(texts), texts, history.stats)
 
 
@@ -68,7 +68,7 @@ def test_a_row_does_not_see_its_own_answer_nor_what_is_no_fact_yet() -> None:
     given = ask(Seeds(examples=9), stats([(0, (1.0,), "19"), (0, (0.0,), ""), (1, (1.0,), "20")]))
     assert [m["content"] for m in given[0].messages] == [TEXTS[1], "20"]
     history = History()
-    history.allocated(0, 0)
+    history.record_allocation(0, 0)
     assert not ask(Seeds(), PromptStats([{}] * 5, TEXTS, history.stats))[0].messages
     unscored = ask(Seeds(), stats([(0, (), ""), *SOLVED]))
     assert not unscored[0].messages, "a row of which nothing could be scored did not fail"

@@ -102,8 +102,8 @@ def test_bad_settings_are_refused(wrong: dict) -> None:
 # -- rounds of a block --
 
 
-def tree(ordinal: int, rewards=(), given: int | None = None, **more) -> TreeBudget:
-    fields = {"ended": len(rewards), "growing": True, "given": len(rewards) if given is None else given, **more}
+def tree(ordinal: int, rewards=(), granted: int | None = None, **more) -> TreeBudget:
+    fields = {"ended": len(rewards), "growing": True, "granted": len(rewards) if granted is None else granted, **more}
     return TreeBudget(bytes([ordinal]), ordinal, rewards=tuple(rewards), **fields)
 
 
@@ -153,21 +153,21 @@ def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever
         for n, one in list(trees.items()):
             fate = data.draw(st.sampled_from(["grow", "grow", "grow", "slow", "drop"])) if one.open else "over"
             if fate == "grow":
-                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(one.given)]
-                trees[n] = tree(n, rewards, one.given, round=one.round, waited_s=one.waited_s + 3)
+                rewards = [float((n + k) % 3 == 0) if k % 5 else None for k in range(one.granted)]
+                trees[n] = tree(n, rewards, one.granted, round=one.round, waited_s=one.waited_s + 3)
             elif fate == "drop" and data.draw(st.integers(0, 9)) == 0:
-                trees[n] = tree(n, (), one.given, round=one.round, growing=False)
+                trees[n] = tree(n, (), one.granted, round=one.round, growing=False)
         found, again = rule.grants(list(trees.values())), rule.grants(list(trees.values()))
         assert found == again
         for grant in (g for grants in found.values() for g in grants):
             one = trees[grant.tree_id[0]]
-            assert grant.round == one.round + 1 and one.given <= grant.leaves <= 16
+            assert grant.round == one.round + 1 and one.granted <= grant.leaves <= 16
             trees[one.ordinal] = tree(
                 one.ordinal, one.rewards, grant.leaves, ended=one.ended, round=grant.round, final=grant.final
             )
         for b in {n // block for n in trees}:
             members = [t for n, t in trees.items() if n // block == b]
-            assert sum(t.given for t in members) <= 8 * len(members)
+            assert sum(t.granted for t in members) <= 8 * len(members)
         if not any(t.open for t in trees.values()):
             break
     else:
@@ -175,7 +175,7 @@ def test_however_it_goes_the_budget_is_never_exceeded_and_no_tree_waits_for_ever
     for b in {n // block for n in trees}:
         members = [t for n, t in trees.items() if n // block == b]
         if all(t.growing for t in members) and len({t.round for t in members}) == 1:
-            assert sum(t.given for t in members) == min(8, 16) * len(members), "all of it is spent"
+            assert sum(t.granted for t in members) == min(8, 16) * len(members), "all of it is spent"
 
 
 @pytest.mark.parametrize(("bonus", "most"), [(0.02, 0.96), (0.03, 0.94)])
@@ -191,9 +191,9 @@ def test_squared_error_is_below_that_of_uniform_allocation_and_prompts_near_a_ha
         while any(t.open for t in trees):
             (grants,) = rule.grants(trees).values()
             for q, g in enumerate(grants):
-                drawn = (*trees[q].rewards, *(rng.random(g.leaves - trees[q].given) < p_Q[q]))
+                drawn = (*trees[q].rewards, *(rng.random(g.leaves - trees[q].granted) < p_Q[q]))
                 trees[q] = tree(q, drawn, round=g.round, final=g.final)
-        counts = np.array([t.given for t in trees])
+        counts = np.array([t.granted for t in trees])
         assert counts.sum() == 16 * len(p_Q)
         given_Q += counts
         errors_X += sum((np.mean(t.rewards) - p) ** 2 for t, p in zip(trees, p_Q, strict=True))

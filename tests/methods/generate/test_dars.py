@@ -18,6 +18,7 @@ from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower
+from services.rollout.growth.scores import LeafScore
 from tests.rollout.growing import ENDING, engine, spec
 from tests.rollout.node.test_node import FakeDelivery
 from tests.rollout.world import RUN, World, ids, world
@@ -61,14 +62,8 @@ def test_what_could_not_be_scored_takes_no_part() -> None:
     assert policy.more([]) == 0 and policy.more([0.0, 1.0]) == 0 and policy.more([0.0] * 7 + [1.0]) == 11
 
 
-def scores(grower: Grower, value: float | None, leaves: list[Leaf] | None = None) -> list[tree_pb2.ScoredLeaf]:
-    said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason="EXCEPTION")
-    if value is not None:
-        said = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
-    return [
-        tree_pb2.ScoredLeaf(leaf=wire.leaf_to_wire(leaf), scorer="number", score=said)
-        for leaf in (grower.leaves if leaves is None else leaves)
-    ]
+def scores(grower: Grower, value: float | None, leaves: list[Leaf] | None = None) -> list[LeafScore]:
+    return [LeafScore(leaf, "number", value) for leaf in (grower.leaves if leaves is None else leaves)]
 
 
 def started(tree: Tree | None = None) -> tuple[Grower, list[tree_pb2.PlanRecord]]:
@@ -198,8 +193,7 @@ async def test_another_node_goes_on_with_the_scores_that_are_there(small, eventu
     await score(small, tree, await answers(small, tree), 0.0)
     before = ids(await small.state(tree))
     async with small.node("heir") as heir:
-        heir.trees.put(await heir._taker._take(FakeDelivery(RUN, tree)))
-        heir._again.set()
+        heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, tree)))
         (state,) = await small.grown([tree])
         assert before < ids(state) and len(state.leaves) == 8
 

@@ -11,8 +11,8 @@ from banyan.draws import Draws
 from banyan.errors import InvalidInput
 from banyan.plugins import GrowthBudget, GrowthView
 from banyan.tree import Tree
-from banyan.v1 import tree_pb2
 from services.rollout.growth import plan_log, view_digest
+from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.grower import Grower
 from tests.methods.generate.forests import grow_anyhow
 from tests.rollout.growing import ENDING, ENDLESS, engine, shape, spec, survivors
@@ -24,7 +24,7 @@ SMALL = {"start": 2, "most": 9}
 
 
 def room(leaves, round, final=False):
-    return tree_pb2.TreeRoom(leaves=leaves, round=round, final=final)
+    return BudgetGrant(leaves=leaves, round=round, final=final)
 
 
 def rooms(leaves):
@@ -49,8 +49,8 @@ def grown(given_spec, leaves, tree=None, given_engine=None):
     grower = Grower(given_spec, tree or Tree(given_spec.tree_id), given_engine.tokenizer, "n")
     records, step = sampled(grower, grower.start(), given_engine)
     for one in rooms(leaves):
-        assert grower.lacks_room and grower.waits and step.grown is None
-        more, step = sampled(grower, grower.roomed(one), given_engine)
+        assert grower.lacks_budget and grower.waits and step.grown is None
+        more, step = sampled(grower, grower.budget_granted(one), given_engine)
         records += more
     assert step.grown is not None and not grower.waits
     return grower, records
@@ -68,16 +68,16 @@ def test_a_tree_has_the_leaves_of_its_last_room(leaves, seed, chain):
 def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_spec = spec(ROUNDS, SMALL, 6, seed)
     grower, records = grown(given_spec, leaves)
-    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.rooms(given_spec, records)
+    views, given_rooms = plan_log.views(given_spec, grower.tree, records), plan_log.budgets(given_spec, records)
     for record, view, one in zip(records, views, given_rooms, strict=True):
-        assert view_digest.digest(view, room=one) == record.view_digest
+        assert view_digest.digest(view, budget=one) == record.view_digest
         plan = given_spec.policy.plan(view, one, Draws(seed))
         assert plan == given_spec.policy.plan(view, one, Draws(seed)) and plan.done == record.done
         missing = {e.branch for e in plan.expansions} - view.in_flight
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
-        assert missing == {plan_log._branch(e.branch) for e in record.expansions}
+        assert missing == {plan_log.branch_from_wire(e.branch) for e in record.expansions}
     digests = {
-        view_digest.digest(GrowthView(grower.tree, seed, 6), room=GrowthBudget(n, 0, f))
+        view_digest.digest(GrowthView(grower.tree, seed, 6), budget=GrowthBudget(n, 0, f))
         for n in (2, 3)
         for f in (True, False)
     }
@@ -91,11 +91,11 @@ def test_a_tree_resumed_with_its_room_grows_into_the_same_tree(leaves, seed, rng
     whole, _ = grown(given_spec, leaves)
     known = rng.randrange(len(leaves))
     part, given_engine = survivors(whole.tree, rng), engine(ENDING)
-    again = Grower(given_spec, part, given_engine.tokenizer, "m", 2, given=rooms(leaves)[known])
+    again = Grower(given_spec, part, given_engine.tokenizer, "m", 2, grant=rooms(leaves)[known])
     _, step = sampled(again, again.start(), given_engine)
     assert len(again.leaves) >= min(9, max(2, leaves[known]))
     for one in rooms(leaves)[known + 1 :]:
-        _, step = sampled(again, again.roomed(one), given_engine)
+        _, step = sampled(again, again.budget_granted(one), given_engine)
     assert step.grown is not None and shape(again) == shape(whole)
 
 
@@ -115,15 +115,15 @@ def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
 
 def test_a_round_that_is_known_changes_nothing_and_silence_ends_the_tree():
     given_spec = spec(ROUNDS, SMALL, 6)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), engine().tokenizer, "n", given=room(3, 2))
+    grower = Grower(given_spec, Tree(given_spec.tree_id), engine().tokenizer, "n", grant=room(3, 2))
     _, step = sampled(grower, grower.start(), engine(ENDING))
     assert len(grower.leaves) == 3 and grower.round == 2
-    assert grower.roomed(room(9, 2)) == grower.roomed(room(9, 1)) == type(step)()
-    step = grower.unroomed()
+    assert grower.budget_granted(room(9, 2)) == grower.budget_granted(room(9, 1)) == type(step)()
+    step = grower.budget_withheld()
     assert step.grown is not None and len(step.grown) == 3 and not grower.waits
     (plan,) = step.plans
     assert plan.done and plan.room_lapsed
-    (one,) = plan_log.rooms(given_spec, [plan])
+    (one,) = plan_log.budgets(given_spec, [plan])
     assert one.final
 
 

@@ -14,6 +14,7 @@ from banyan.wire import segments
 from methods.generate.scope import Scope
 from services.rollout.growth import plan_log, view_digest
 from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.scores import LeafScore, TextRepair
 from tests.rollout.growing import ENDLESS, engine, spec
 
 SCOPE = "methods.generate.scope:Scope"
@@ -82,21 +83,17 @@ def begun(tree: Tree | None = None) -> Grower:
     return grower
 
 
-def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> list[tree_pb2.ScoredLeaf]:
-    said = []
-    for one in grower.leaves:
-        score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=float(one in right), repair=repairs.get(one))
-        said.append(tree_pb2.ScoredLeaf(leaf=segments.leaf_to_wire(one), scorer="steps", score=score))
-    return said
+def scores(grower: Grower, right: set[Leaf], repairs: dict[Leaf, TextRepair]) -> list[LeafScore]:
+    return [LeafScore(leaf, "steps", float(leaf in right), repairs.get(leaf)) for leaf in grower.leaves]
 
 
-def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, tree_pb2.Repair]) -> GrowthStep:
+def scored(grower: Grower, right: set[Leaf], repairs: dict[Leaf, TextRepair]) -> GrowthStep:
     step = grower.scored(scores(grower, right, repairs))
     RECORDS.extend(step.plans)
     return step
 
 
-FIX = tree_pb2.Repair(keep=5, text="xyz", step=3, steps=4)
+FIX = TextRepair(keep=5, text="xyz", step=3, steps=4)
 
 
 def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
@@ -136,8 +133,8 @@ def test_without_a_failure_or_a_repair_nothing_more_is_sampled() -> None:
 
 def test_what_does_not_fit_the_path_or_the_text_is_not_repaired() -> None:
     for repair in (
-        tree_pb2.Repair(keep=5, text="x" * 7, step=3, steps=4),  # no token left to go on with
-        tree_pb2.Repair(keep=13, text="x", step=3, steps=4),  # more than was said
+        TextRepair(keep=5, text="x" * 7, step=3, steps=4),  # no token left to go on with
+        TextRepair(keep=13, text="x", step=3, steps=4),  # more than was said
     ):
         grower = begun()
         leaves = set(grower.leaves)
@@ -154,7 +151,7 @@ def test_another_node_goes_on_with_the_repair(forced: bool) -> None:
     fixed(one)
     put = [s for s in one.tree if s.kind is Kind.FORCED] if forced else []
     other = Grower(one.spec, Tree(one.tree.tree_id, [*before, *put]), one.tokenizer, "m", 2)
-    assert not other.start().requests and set(other.leaves) == {segments.leaf_from_wire(s.leaf) for s in first}
+    assert not other.start().requests and set(other.leaves) == {score.leaf for score in first}
     sampled(other, other.scored(first))
     places = [{(s.parent, s.fork, s.ordinal) for s in grower.tree} for grower in (one, other)]
     assert places[0] == places[1]
@@ -173,7 +170,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
         plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
         for planned in record.expansions:
-            branch = plan_log._branch(planned.branch)
+            branch = plan_log.branch_from_wire(planned.branch)
             origin = Origin(planned.origin) if planned.forced else Origin.BRANCH
             assert (branch, tuple(planned.forced), origin) in named
     last = records[-1]

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.generate.latr.similarity import common_subsequence, edit_distance, rouge_l, suffix_score
+from methods.generate.latr.similarity import (
+    common_subsequence,
+    edit_distance,
+    rouge_l,
+    suffix_score,
+)
 
 RUNS = st.lists(st.integers(0, 4), max_size=12)
 

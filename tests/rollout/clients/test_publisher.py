@@ -1,4 +1,4 @@
-"""The publisher: what nobody waits for rests and goes out together; who hurries, and who ends, waits for nothing."""
+"""The publisher: events rest and go out together; flushes and ends wait for no rest."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from services.rollout.clients.publisher import Publisher
 
 
 class Bus:
-    """Keeps what was published."""
+    """A log that keeps the numbers of the leaves of each message."""
 
     def __init__(self):
         self.sent: list[list[int]] = []
@@ -25,18 +25,19 @@ class Bus:
         self.sent.append([leaf.leaf.segment[-1] for leaf in message.leaves])
 
 
-def leaf(n):
-    return messages.leaf("run", b"t" * 32, 1, LeafMark(Leaf(n.to_bytes(32, "big"), 3), "stop"), "")
+def leaf(number):
+    mark = LeafMark(Leaf(number.to_bytes(32, "big"), 3), "stop")
+    return messages.leaf("run", b"t" * 32, 1, mark, "")
 
 
 @pytest.fixture
 async def sending(monkeypatch):
-    """A publisher whose rest is longer than any test."""
+    """Provide a publisher whose rest is longer than any test, and its log."""
     monkeypatch.setattr(publisher, "_REST_S", 600.0)
     bus = Bus()
-    made = Publisher(bus)
-    task = asyncio.create_task(made.run())
-    yield made, bus
+    publisher_ = Publisher(bus)
+    task = asyncio.create_task(publisher_.run())
+    yield publisher_, bus
     task.cancel()
 
 
@@ -46,13 +47,13 @@ async def sent(bus, count):
             await asyncio.sleep(0.01)
 
 
-async def test_what_rests_goes_out_as_one_when_somebody_hurries(sending):
+async def test_resting_events_go_out_as_one_on_a_flush(sending):
     publisher, bus = sending
-    for n in range(3):
-        await publisher.put(leaf(n))
+    for number in range(3):
+        await publisher.put(leaf(number))
         await asyncio.sleep(0)
     assert not bus.sent
-    publisher.hurry()
+    publisher.flush_soon()
     await sent(bus, 3)
     assert bus.sent == [[0, 1, 2]]
     await publisher.put(leaf(3))  # the next rest again
@@ -60,9 +61,9 @@ async def test_what_rests_goes_out_as_one_when_somebody_hurries(sending):
     assert bus.sent == [[0, 1, 2]]
 
 
-async def test_who_hurries_for_nothing_hurries_nobody_later(sending):
+async def test_a_flush_of_nothing_ends_no_later_rest(sending):
     publisher, bus = sending
-    publisher.hurry()
+    publisher.flush_soon()
     await publisher.flush(1.0)
     await publisher.put(leaf(1))
     await asyncio.sleep(0.05)
@@ -72,25 +73,23 @@ async def test_who_hurries_for_nothing_hurries_nobody_later(sending):
 async def test_a_rest_ends_by_itself(monkeypatch):
     monkeypatch.setattr(publisher, "_REST_S", 0.05)
     bus = Bus()
-    made = Publisher(bus)
-    task = asyncio.create_task(made.run())
-    await made.put(leaf(1))
-    await made.put(leaf(2))
+    publisher_ = Publisher(bus)
+    task = asyncio.create_task(publisher_.run())
+    await publisher_.put(leaf(1))
+    await publisher_.put(leaf(2))
     await sent(bus, 2)
     assert bus.sent == [[1, 2]]
     task.cancel()
 
 
-async def test_many_do_not_rest(sending):
+async def test_many_events_do_not_rest(sending):
     publisher, bus = sending
-    for n in range(200):
-        await publisher.put(leaf(n))
-    for n in range(200):
-        await publisher.put(leaf(n))
+    for number in [*range(200), *range(200)]:
+        await publisher.put(leaf(number))
     await sent(bus, 256)
 
 
-async def test_a_flush_waits_for_no_rest_and_says_what_was_not_sent(sending):
+async def test_a_flush_waits_for_no_rest_and_counts_unsent_events(sending):
     publisher, bus = sending
     done = asyncio.Event()
     await publisher.put(leaf(1), done)
@@ -101,3 +100,4 @@ async def test_a_flush_waits_for_no_rest_and_says_what_was_not_sent(sending):
     await asyncio.sleep(0)
     with pytest.raises(DeadlineMissed, match="not sent within"):
         await publisher.flush(0.2)
+    await publisher.flush_if_possible(0.01)

@@ -1,4 +1,4 @@
-"""The engine's attention with soft caps and sinks, by hand; and what it refuses to be handed."""
+"""The engine's attention with soft caps and sinks, against their formulas; unknown keywords."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from services.rollout.engines.torch_engine import attention, attention_scores
 
 
 class Layer(torch.nn.Module):
-    """What a model's attention layer shows of itself."""
+    """The attributes of a model's attention layer."""
 
     layer_idx = 0
 
@@ -18,11 +18,15 @@ class Layer(torch.nn.Module):
 
 
 def whole(query, key, value, seen, cap, sink_H):
-    key, value = (x.double().repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    key, value = (
+        x.double().repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value)
+    )
     found = query.double() @ key.transpose(2, 3) * 0.3
     found = found if cap is None else cap * torch.tanh(found / cap)
     weight = found.masked_fill(~seen, float("-inf")).exp()
-    total = weight.sum(-1, keepdim=True) + (0.0 if sink_H is None else sink_H.double()[:, None, None].exp())
+    total = weight.sum(-1, keepdim=True) + (
+        0.0 if sink_H is None else sink_H.double()[:, None, None].exp()
+    )
     return (weight / total @ value).transpose(1, 2)
 
 
@@ -33,7 +37,11 @@ def whole(query, key, value, seen, cap, sink_H):
 def test_caps_and_sinks_are_the_formula(monkeypatch, queries, cap, sinks, numbers):
     monkeypatch.setattr(attention_scores, "_NUMBERS", numbers)
     torch.manual_seed(0)
-    query, key, value = torch.randn(2, 6, queries, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 4)
+    query, key, value = (
+        torch.randn(2, 6, queries, 8),
+        torch.randn(2, 3, 5, 8),
+        torch.randn(2, 3, 5, 4),
+    )
     seen = torch.arange(5) <= torch.arange(5 - queries, 5)[:, None]
     given = {"scaling": 0.3, "softcap": cap, "s_aux": torch.randn(6) if sinks else None}
     mask = seen[None, None].expand(2, 1, -1, -1)
@@ -47,11 +55,25 @@ def test_caps_and_sinks_are_the_formula(monkeypatch, queries, cap, sinks, number
 
 def test_a_scale_of_zero_is_a_scale():
     query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
-    got, _ = attention.attend(Layer(), query, key, value, torch.ones(1, 1, 1, 3, dtype=torch.bool), scaling=0.0, softcap=1.0)
+    got, _ = attention.attend(
+        Layer(),
+        query,
+        key,
+        value,
+        torch.ones(1, 1, 1, 3, dtype=torch.bool),
+        scaling=0.0,
+        softcap=1.0,
+    )
     assert torch.allclose(got[0, 0], value[0].mean(1), atol=1e-6)
 
 
-FINE = {"position_ids": torch.arange(3), "use_cache": True, "is_causal": True, "anything": None, "output_attentions": False}
+FINE = {
+    "position_ids": torch.arange(3),
+    "use_cache": True,
+    "is_causal": True,
+    "anything": None,
+    "output_attentions": False,
+}
 ODD = [
     (
         {"position_bias": torch.zeros(1, 2, 1, 3)},
@@ -66,7 +88,10 @@ ODD = [
 @pytest.mark.parametrize(("given", "said"), ODD)
 def test_what_is_not_known_is_refused_by_name(given, said):
     attention_keywords.check(Layer(), "this test", FINE)
-    with pytest.raises(NotReady, match=f"model type 'made-up': .*{said}, which this test does not do; take another model"):
+    with pytest.raises(
+        NotReady,
+        match=f"model type 'made-up': .*{said}, which this test does not do; take another model",
+    ):
         attention_keywords.check(Layer(), "this test", FINE | given)
 
 
@@ -83,7 +108,7 @@ def test_a_layer_that_looks_ahead_or_drops_out_is_refused():
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("given", "said"), ODD)
 def test_the_engine_itself_refuses_what_it_does_not_know(given, said, queries):
-    """Whoever hands it on hears of it, and not only who asks the list."""
+    """The error reaches the caller of the attention, not only of the list of keywords."""
     query, key = torch.randn(1, 2, queries, 8), torch.randn(1, 2, 3, 8)
     mask = torch.ones(1, 1, queries, 3, dtype=torch.bool)
     attention.attend(Layer(), query, key, key, mask, **FINE)
@@ -99,7 +124,9 @@ def test_the_engine_itself_refuses_masks_and_dropout_that_it_does_not_do(mask, d
         attention.attend(Layer().train(), query, key, key, mask, dropout=dropout)
 
 
-@pytest.mark.parametrize("mask", [torch.zeros(1, 1, 2, 2), torch.ones(1, 4, 2, 2, dtype=torch.bool)])
+@pytest.mark.parametrize(
+    "mask", [torch.zeros(1, 1, 2, 2), torch.ones(1, 4, 2, 2, dtype=torch.bool)]
+)
 def test_a_mask_that_the_model_makes_of_ours_is_refused(mask):
     with pytest.raises(NotReady, match="attends with attention_mask = "):
         attention_keywords.check(Layer(), "this test", {}, mask=mask)

@@ -16,16 +16,23 @@ TOLERANCE = 1e-4
 
 
 def full(model, path):
-    """Untempered log-probs of each next token of a path [T, V]."""
+    """Return untempered log-probs of each next token of a path [T, V]."""
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor(path, dtype=torch.long)[None], use_cache=False).logits[0].float()
+        logits = (
+            model(input_ids=torch.tensor(path, dtype=torch.long)[None], use_cache=False)
+            .logits[0]
+            .float()
+        )
     return torch.log_softmax(logits, -1)
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_forced_tokens_come_first_with_the_policys_logprobs(make_engine, llama, count):
     tokens = tuple(int(t) for t in prompt(count, 5))
-    requests = [replace(ask(b, prompt(12), b, temperature=0.7, max_new_tokens=5), forced=tokens) for b in range(4)]
+    requests = [
+        replace(ask(b, prompt(12), b, temperature=0.7, max_new_tokens=5), forced=tokens)
+        for b in range(4)
+    ]
     engine = make_engine()
     ended = finish(engine, requests)
     for sampled in ended.values():
@@ -39,11 +46,15 @@ def test_forced_tokens_come_first_with_the_policys_logprobs(make_engine, llama, 
     assert stats.sampled_tokens == 4 * 5 and stats.prefilled_tokens == 12 + 4 * count
 
 
-def test_a_branch_draws_the_same_behind_a_forced_token_as_behind_the_same_token_of_its_prefix(make_engine):
+def test_a_branch_draws_the_same_behind_a_forced_token_as_behind_the_same_token_of_its_prefix(
+    make_engine,
+):
     token = int(prompt(1, 9)[0])
     behind = finish(make_engine(), [ask(0, np.append(prompt(12), token).astype(np.int32), 3)])[0]
     put = finish(make_engine(), [replace(ask(0, prompt(12), 3), forced=(token,))])[0]
-    assert put.tokens_T[1:].tolist() == behind.tokens_T.tolist(), "the first sampled token has position 0 in both"
+    assert put.tokens_T[1:].tolist() == behind.tokens_T.tolist(), (
+        "the first sampled token has position 0 in both"
+    )
     other = finish(make_engine(), [replace(ask(0, prompt(12), 4), forced=(token,))])[0]
     assert other.tokens_T.tolist() != put.tokens_T.tolist()
 
@@ -65,7 +76,10 @@ def test_what_ends_sampled_text_ends_nothing_among_forced_tokens(make_engine):
     engine = make_engine(eos=True)
     (eos,) = engine.tokenizer.eos
     stop = engine.tokenizer.decode(np.array([9], np.int32))
-    forced_stop = finish(make_engine(), [replace(ask(0, prompt(9), 2, max_new_tokens=1, stop=(stop,)), forced=(9, 9))])[0]
+    forced_stop = finish(
+        make_engine(),
+        [replace(ask(0, prompt(9), 2, max_new_tokens=1, stop=(stop,)), forced=(9, 9))],
+    )[0]
     assert forced_stop.tokens_T.tolist()[:2] == [9, 9] and len(forced_stop.tokens_T) == 3
     request = replace(ask(0, prompt(9), 2, max_new_tokens=4), forced=(eos, eos))
     ended = finish(engine, [request])[0]
@@ -75,11 +89,15 @@ def test_what_ends_sampled_text_ends_nothing_among_forced_tokens(make_engine):
 def test_an_abort_before_the_forced_tokens_are_through_returns_none(make_engine):
     for steps, tokens in ((0, 0), (1, 0), (2, 0), (3, 3), (5, 5)):
         engine = make_engine()
-        engine.submit(replace(ask(0, prompt(9), max_new_tokens=9), forced=(5, 6, 7), signals=Wanted(2, 2)))
+        engine.submit(
+            replace(ask(0, prompt(9), max_new_tokens=9), forced=(5, 6, 7), signals=Wanted(2, 2))
+        )
         for _ in range(steps):
             engine.step()
         partial = engine.abort(0)
-        assert partial.finish is Finish.ABORTED and len(partial.tokens_T) == tokens == len(partial.logprobs_T)
+        assert partial.finish is Finish.ABORTED and len(partial.tokens_T) == tokens == len(
+            partial.logprobs_T
+        )
         assert len(partial.signals.semantic_T) == tokens and not engine.busy
 
 
@@ -90,7 +108,9 @@ def test_forced_tokens_outside_the_vocabulary_are_refused(make_engine):
 
 def test_the_likeliest_tokens_are_those_of_the_untempered_distribution(make_engine, llama):
     requests = [
-        replace(ask(b, prompt(9 + b), b, temperature=0.5, top_k=3), signals=Wanted(top=top), forced=put)
+        replace(
+            ask(b, prompt(9 + b), b, temperature=0.5, top_k=3), signals=Wanted(top=top), forced=put
+        )
         for b, (top, put) in enumerate([(5, ()), (20, (3, 4)), (0, ()), (1, ())] * 6)
     ]
     ended = finish(make_engine(), requests)
@@ -122,7 +142,9 @@ def test_semantic_values_are_those_of_the_card(make_engine):
 @pytest.mark.parametrize(("cosine", "score"), [(1.0, -0.3466), (0.0, 0.0), (-1.0, 0.3466)])
 def test_hand_example_of_card_30(cosine, score):
     p = torch.tensor([[0.5, 0.5]])
-    e = torch.tensor([[[3.0, 0.0], [2 * cosine, 2 * (1 - cosine**2) ** 0.5]]])  # lengths must not matter
+    e = torch.tensor(
+        [[[3.0, 0.0], [2 * cosine, 2 * (1 - cosine**2) ** 0.5]]]
+    )  # lengths must not matter
     f = float(semantics(p, e)[0, -1])
     entropy = float(np.log(2))
     assert f == pytest.approx(0.5 * cosine, abs=1e-6)
@@ -146,7 +168,9 @@ def test_a_long_prompt_does_not_stall_those_who_decode(make_engine, llama):
             ended[one.key] = one
         now = engine.stats()
         most = max(most, now.prefilled_tokens - before.prefilled_tokens)
-        assert not before.running or now.sampled_tokens > before.sampled_tokens, "a step without a token for who runs"
+        assert not before.running or now.sampled_tokens > before.sampled_tokens, (
+            "a step without a token for who runs"
+        )
     assert most <= 16 + 7
     for request in (*early, *late, shares):
         expected = forced(llama, request.prefix_P, ended[request.key].tokens_T)
@@ -157,7 +181,9 @@ def test_a_long_prompt_does_not_stall_those_who_decode(make_engine, llama):
     assert engine.stats().prefilled_tokens == 10 + 100 + 7
 
 
-def test_a_prompt_being_prefilled_can_be_stopped_and_goes_on_under_new_weights(make_engine, tmp_path):
+def test_a_prompt_being_prefilled_can_be_stopped_and_goes_on_under_new_weights(
+    make_engine, tmp_path
+):
     from tests.rollout.conftest import save_weights
 
     engine = make_engine(model=tiny_llama(0), prefill_tokens=16)

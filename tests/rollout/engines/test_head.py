@@ -1,4 +1,4 @@
-"""The learned head: its arithmetic, its place in the weight file, and what the torch engine says with it."""
+"""The learned head: its arithmetic, its place in the weight file, its scores in the engine."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ SIZE = 32  # of the tiny model's states
 
 
 def learned(seed: int = 3, heard: bool = True) -> ValueHead:
-    """A head that has something to say, calibrated by a bent line."""
+    """Return a head with non-zero weights, calibrated by a bent line."""
     torch.manual_seed(seed)
     head = ValueHead(SIZE, 16, 4)
     head.raw_B.copy_(torch.tensor([0.1, 0.4, 0.6, 0.8]))
@@ -38,7 +38,7 @@ def published(folder, model, head, dtype="float32", step=1):
 
 
 def states(model, path, places):
-    """Last-layer states by one plain pass with transformers' own attention."""
+    """Return last-layer states by one plain pass with transformers' own attention."""
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -71,7 +71,7 @@ def test_a_fresh_head_is_calibrated_by_nothing_and_not_heard(tmp_path):
     assert torch.allclose(head.calibrated(raw), raw, atol=1e-6)
     model = tiny_llama()
     _, path = published(tmp_path, model, head)
-    assert loading.take(model, path) is None
+    assert loading.load_weights(model, path) is None
 
 
 def test_points_at_one_place_are_a_step():
@@ -90,7 +90,10 @@ def test_the_head_lies_in_the_weight_file_in_float32_and_is_digested_with_it(tmp
     assert len({one.digest, two.digest, bare.digest}) == 3
     held = file.read_tensors(file.open_verified(path))
     for name, tensor in learned().state_dict().items():
-        assert torch.equal(held[file.HEAD + name], tensor) and held[file.HEAD + name].dtype is torch.float32
+        assert (
+            torch.equal(held[file.HEAD + name], tensor)
+            and held[file.HEAD + name].dtype is torch.float32
+        )
     assert held["model.norm.weight"].dtype is torch.bfloat16
     weight_check.check(path, {name: tuple(t.shape) for name, t in model.state_dict().items()})
 
@@ -100,22 +103,28 @@ def test_an_unusable_head_is_refused_by_name(tmp_path):
     odd = {**heads.tensors(learned())}
     odd.pop(file.HEAD + "norm.bias")
     broken = file.write(tmp_path, "broken", {**model.state_dict(), **odd}, 1, 1)
-    with pytest.raises(InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"):
-        loading.take(model, broken.manifest_path)
+    with pytest.raises(
+        InvalidInput, match=r"learned head in .*broken.json is unusable.*norm\.bias"
+    ):
+        loading.load_weights(model, broken.manifest_path)
     other = ValueHead(SIZE + 1, 4, 4)
     other.heard.fill_(1.0)
     foreign = file.write(tmp_path, "foreign", {**model.state_dict(), **heads.tensors(other)}, 1, 1)
     with pytest.raises(InvalidInput, match="reads states of 33 numbers, the model's have 32"):
-        loading.take(model, foreign.manifest_path)
+        loading.load_weights(model, foreign.manifest_path)
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_branches": 3}, {"prefill_tokens": 8}, {"deterministic": True}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_branches": 3}, {"prefill_tokens": 8}, {"deterministic": True}]
+)
 def test_the_engine_scores_the_state_that_each_token_was_drawn_from(make_engine, tmp_path, limits):
     model, head = tiny_llama(), learned()
     engine = make_engine(model, **limits)
     engine.load(*published(tmp_path, model, head))
     requests = [
-        scoring((n, b), prompt(n), 7 * n + b, max_new_tokens=m) for n, m in ((5, 9), (17, 4), (30, 6)) for b in (0, 1)
+        scoring((n, b), prompt(n), 7 * n + b, max_new_tokens=m)
+        for n, m in ((5, 9), (17, 4), (30, 6))
+        for b in (0, 1)
     ]
     requests += [ask("silent", prompt(17), 3), replace(scoring("forced", prompt(9)), forced=(5, 6))]
     ended = finish(engine, requests)
@@ -142,11 +151,16 @@ def test_a_score_changes_no_token_and_a_new_head_is_heard_at_once(make_engine, t
     for step, seed in ((2, 3), (3, 4)):
         engine.load(*published(tmp_path, model, learned(seed), step=step))
         one = finish(engine, [scoring(0, prompt(11))])[0]
-        assert one.tokens_T.tolist() == silent.tokens_T.tolist() and one.logprobs_T.tolist() == silent.logprobs_T.tolist()
+        assert (
+            one.tokens_T.tolist() == silent.tokens_T.tolist()
+            and one.logprobs_T.tolist() == silent.logprobs_T.tolist()
+        )
         said.append(one.signals.head_T.tolist())
     assert said[0] != said[1]
 
 
 def test_vllm_refuses_the_signal_by_name():
-    with pytest.raises(InvalidInput, match="signal `head` needs the model's states, which vLLM hides"):
+    with pytest.raises(
+        InvalidInput, match="signal `head` needs the model's states, which vLLM hides"
+    ):
         params.check(scoring(0, prompt(4)))

@@ -1,4 +1,4 @@
-"""From a model folder to trees: tokenizer, arithmetic, weights over the wire format, and the recipe's engine."""
+"""From a model folder to trees: tokenizer, arithmetic, weights, and the recipe's engine."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ from services.rollout.engines.torch_engine import loading
 from tests.rollout.conftest import forced, save_weights, tiny_llama
 from tests.rollout.growing import TREEPO, grow, spec
 
-TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}answer{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}answer{% endif %}"
+)
 
 
 def save_tokenizer(folder, template=TEMPLATE):
@@ -35,14 +38,19 @@ def folder(tmp_path_factory):
 
 
 def recipe(folder, **resources):
-    return resolve({"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources})
+    return resolve(
+        {"name": "x", "model": str(folder), "task": {"name": "arithmetic"}, "resources": resources}
+    )
 
 
 def test_the_recipes_engine_grows_trees_with_true_logprobs(folder):
     engine = maker(recipe(folder, dtype="float32", max_branches=4, kv_tokens=512), 1)()
     grower, _ = grow(spec(TREEPO, {"segment": 3, "max_depth": 3, "width": 6}, 9), engine)
     model, root = tiny_llama(), grower.tree.root
-    assert engine.tokenizer.decode(root.tokens_T) == "user <unk> answer".replace("<unk> ", "") and 1 in engine.tokenizer.eos
+    assert (
+        engine.tokenizer.decode(root.tokens_T) == "user <unk> answer".replace("<unk> ", "")
+        and 1 in engine.tokenizer.eos
+    )
     assert len(grower.leaves) == 6
     for segment in grower.tree:
         if segment.kind is Kind.POLICY:
@@ -61,7 +69,7 @@ def test_a_folder_without_a_template_gets_plain_text(folder, tmp_path):
 def test_weights_are_taken_in_place_and_in_the_engines_arithmetic(tmp_path):
     model = tiny_llama(0).to(torch.bfloat16)
     _, path = save_weights(tmp_path, tiny_llama(1), 1)
-    loading.take(model, path)
+    loading.load_weights(model, path)
     for name, value in tiny_llama(1).state_dict().items():
         assert torch.equal(model.state_dict()[name], value.bfloat16())
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()

@@ -1,4 +1,7 @@
-"""An engine whose memory goes to whoever needs it: long paths beside short ones, order, pauses, and what stays the same."""
+"""KV memory of the torch engine.
+
+Long paths run beside short ones, in order and with pauses, and samples stay the same.
+"""
 
 from dataclasses import replace
 
@@ -12,19 +15,21 @@ from tests.rollout.conftest import ask, finish, forced, prompt, save_weights, ti
 
 TOLERANCE = 1e-4
 CHOICES = {
-    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024), "page_tokens": (4, 16),
-    "patience": (2, 256), "waste": (0, 512),
+    "ahead": (8, 32, 256), "prefill_tokens": (8, 40, 4096), "share_from": (1, 40, 1024),
+    "page_tokens": (4, 16), "patience": (2, 256), "waste": (0, 512),
 }  # fmt: skip
 
 
 def same_as_forced(model, requests, ended):
     for request in requests:
         own = ended[request.key]
-        assert np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < TOLERANCE, request.key
+        assert (
+            np.abs(forced(model, request.prefix_P, own.tokens_T) - own.logprobs_T).max() < TOLERANCE
+        ), request.key
 
 
 def run_out(engine, most_steps=3000):
-    """Steps until nothing runs: what ended, in order, and the most KV tokens held after a step."""
+    """Step until no branch runs; return segments in order and the most KV tokens after a step."""
     ended, most = {}, 0
     for _ in range(most_steps):
         if not engine.busy:
@@ -36,7 +41,7 @@ def run_out(engine, most_steps=3000):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Keys of branches, whenever one is paused."""
+    """Record the keys of paused branches."""
     found, inner = [], Running.pause
 
     def noted(self):
@@ -58,10 +63,16 @@ def test_beside_a_long_request_as_many_short_ones_run_as_fit(make_engine):
     assert engine.stats().running == 32 and engine.stats().kv_tokens <= 1024
 
 
-@pytest.mark.parametrize("limits", [{}, {"deterministic": True}, {"page_tokens": 4, "waste": 0}, {"share_from": 1}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"deterministic": True}, {"page_tokens": 4, "waste": 0}, {"share_from": 1}]
+)
 def test_rows_of_all_lengths_agree_with_plain_passes(make_engine, llama, limits):
-    requests = [ask(n, prompt(n), n, max_new_tokens=12 + n % 7) for n in (3, 4, 15, 16, 17, 60, 130, 300)]
-    requests += [ask((n, b), prompt(n), 7 * n + b, max_new_tokens=9) for n in (17, 64) for b in range(3)]
+    requests = [
+        ask(n, prompt(n), n, max_new_tokens=12 + n % 7) for n in (3, 4, 15, 16, 17, 60, 130, 300)
+    ]
+    requests += [
+        ask((n, b), prompt(n), 7 * n + b, max_new_tokens=9) for n in (17, 64) for b in range(3)
+    ]
     same_as_forced(llama, requests, finish(make_engine(**limits), requests))
 
 
@@ -75,7 +86,9 @@ def test_what_does_not_fit_lets_a_few_go_first_and_then_all_wait_for_it(make_eng
     ended = list(run_out(engine)[0])
     assert len(ended) == 22
     first = ended[: ended.index("long")]
-    assert len([key for key in first if key != "runs"]) == 5, "as many as patience says, and no more"
+    assert len([key for key in first if key != "runs"]) == 5, (
+        "as many as patience says, and no more"
+    )
 
 
 def test_a_request_behind_one_that_does_not_fit_begins_at_once(make_engine):
@@ -105,11 +118,16 @@ def test_branches_that_are_paused_go_on_where_they_were(make_engine, llama, paus
 
 def test_a_branch_paused_among_its_forced_tokens_takes_the_rest_of_them(make_engine, llama, pauses):
     words = tuple(int(t) for t in prompt(70, 9))
-    requests = [replace(ask(b, prompt(30, b), b, max_new_tokens=20), forced=words) for b in range(4)]
+    requests = [
+        replace(ask(b, prompt(30, b), b, max_new_tokens=20), forced=words) for b in range(4)
+    ]
     ended = finish(make_engine(kv_tokens=300, ahead=16, max_branches=4), requests)
     assert pauses
     for request in requests:
-        assert ended[request.key].tokens_T[:70].tolist() == list(words) and len(ended[request.key].tokens_T) == 90
+        assert (
+            ended[request.key].tokens_T[:70].tolist() == list(words)
+            and len(ended[request.key].tokens_T) == 90
+        )
     same_as_forced(llama, requests, ended)
 
 
@@ -151,15 +169,21 @@ def test_while_nothing_is_admitted_what_was_paused_still_ends(make_engine, pause
     assert list(finish(engine)) == ["new"]
 
 
-def test_a_long_prefix_that_is_computed_gives_way_to_who_began_first(make_engine, llama, monkeypatch):
+def test_a_long_prefix_that_is_computed_gives_way_to_who_began_first(
+    make_engine, llama, monkeypatch
+):
     given_up, unfill = [], TorchEngine._unfill
-    monkeypatch.setattr(TorchEngine, "_unfill", lambda self, some: (given_up.extend(some), unfill(self, some)))
+    monkeypatch.setattr(
+        TorchEngine, "_unfill", lambda self, some: (given_up.extend(some), unfill(self, some))
+    )
     engine = make_engine(kv_tokens=512, ahead=16, max_branches=4, prefill_tokens=4)
     first = ask("first", prompt(20), max_new_tokens=300)
     engine.submit(first)
     for _ in range(70):
         engine.step()
-    second = ask("second", prompt(370, 1), 2, max_new_tokens=4)  # 93 chunks, in which the first needs what is left
+    second = ask(
+        "second", prompt(370, 1), 2, max_new_tokens=4
+    )  # 93 chunks, in which the first needs what is left
     engine.submit(second)
     ended, most = run_out(engine)
     assert given_up and most <= 512 and list(ended) == ["first", "second"]
@@ -169,24 +193,35 @@ def test_a_long_prefix_that_is_computed_gives_way_to_who_began_first(make_engine
 def test_the_pool_shrinks_when_little_is_left_to_run(make_engine):
     engine = make_engine(kv_tokens=4096, max_branches=32)
     finish(engine, [ask(b, prompt(60, b), b, max_new_tokens=8) for b in range(32)])
-    grown = engine._memory.pages.tokens
+    grown = engine._kv_budget.pages.tokens
     finish(engine, [ask("one", prompt(9), max_new_tokens=8)])
-    assert grown >= 32 * 64 and engine._memory.pages.tokens <= grown // 4
+    assert grown >= 32 * 64 and engine._kv_budget.pages.tokens <= grown // 4
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_load_ends_within_the_bound_and_leaves_nothing_behind(make_engine, llama, pauses, seed):
     rng = np.random.default_rng(seed)
     limits = {name: int(rng.choice(of)) for name, of in CHOICES.items()}
-    engine = make_engine(kv_tokens=int(rng.integers(250, 500)), max_branches=int(rng.integers(2, 9)), **limits)
+    engine = make_engine(
+        kv_tokens=int(rng.integers(250, 500)), max_branches=int(rng.integers(2, 9)), **limits
+    )
     trunk, requests = prompt(110, 5), []
     for b in range(16):
-        prefix = trunk[: int(rng.integers(20, 110))] if rng.random() < 0.5 else prompt(int(rng.integers(1, 120)), b)
-        requests.append(ask(b, prefix, b, keep=bool(b % 2), max_new_tokens=int(rng.integers(1, 90))))
+        prefix = (
+            trunk[: int(rng.integers(20, 110))]
+            if rng.random() < 0.5
+            else prompt(int(rng.integers(1, 120)), b)
+        )
+        requests.append(
+            ask(b, prefix, b, keep=bool(b % 2), max_new_tokens=int(rng.integers(1, 90)))
+        )
         engine.submit(requests[-1])
     ended, most = run_out(engine)
     assert sorted(ended) == list(range(16)) and most <= engine._limits.kv_tokens
-    assert engine._memory.pinned == 0 and engine._memory.pages.free == engine._memory.pages.count - 1
+    assert (
+        engine._kv_budget.pinned == 0
+        and engine._kv_budget.pages.free == engine._kv_budget.pages.count - 1
+    )
     same_as_forced(llama, requests[::3], ended)
 
 

@@ -1,4 +1,4 @@
-"""Draws follow the distribution, and say the right log-probs of it."""
+"""Draws follow the distribution and have the right log-probs."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,13 @@ RNG = np.random.default_rng(0)
 
 
 def logits(rows, vocabulary, scale=2.0, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, vocabulary)).astype(np.float32) * scale)
+    return torch.from_numpy(
+        np.random.default_rng(seed).normal(size=(rows, vocabulary)).astype(np.float32) * scale
+    )
 
 
 def chi_square(counts, p):
-    """Statistic and degrees of freedom, cells with an expectation below 5 put together."""
+    """Return statistic and degrees of freedom, with cells of expectation below 5 merged."""
     n, order = counts.sum(), np.argsort(p)
     expected, seen = p[order] * n, counts[order]
     first = int(np.searchsorted(np.cumsum(expected), 5.0)) + 1
@@ -29,12 +31,18 @@ def chi_square(counts, p):
 
 
 def critical(freedom):
-    """Chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
+    """Return the chi-square that is passed with probability 0.9999 (Wilson and Hilferty)."""
     return freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(temperature=0.5), Sampling(temperature=1.8, top_k=20), Sampling(top_p=0.7)]
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.5),
+        Sampling(temperature=1.8, top_k=20),
+        Sampling(top_p=0.7),
+    ],
 )
 def test_the_sampled_distribution_is_the_one_that_was_asked_for(sampling):
     n, z = 40_000, logits(1, 700)
@@ -48,7 +56,9 @@ def test_the_sampled_distribution_is_the_one_that_was_asked_for(sampling):
     statistic, freedom = chi_square(counts[p > 0], p[p > 0])
     assert statistic < critical(freedom)
     wrong = torch.softmax(z[0].double() / (1.15 * sampling.temperature), 0).numpy()[p > 0]
-    assert chi_square(counts[p > 0], wrong / wrong.sum())[0] > critical(freedom), "another temperature must show"
+    assert chi_square(counts[p > 0], wrong / wrong.sum())[0] > critical(freedom), (
+        "another temperature must show"
+    )
 
 
 @pytest.mark.parametrize("vocabulary", [3, 255, 256, 257, 1000])
@@ -77,7 +87,9 @@ def test_rows_that_share_a_distribution_draw_as_if_they_had_their_own():
 def test_extreme_draws_stay_inside_the_distribution():
     z = torch.full((2, 600), -torch.inf)
     z[:, 10], z[:, 599] = 0.0, 0.0
-    drawn = draw(z, [Sampling(), Sampling()], [0, 0, 1, 1], np.array([0.0, 1 - 2**-53, 0.4999, 0.5001]))
+    drawn = draw(
+        z, [Sampling(), Sampling()], [0, 0, 1, 1], np.array([0.0, 1 - 2**-53, 0.4999, 0.5001])
+    )
     assert drawn.tokens_R.tolist() == [10, 599, 10, 599]
     assert np.allclose(drawn.logprobs_R, np.log(0.5))
     assert np.allclose(drawn.entropies_R, np.log(2))
@@ -85,11 +97,13 @@ def test_extreme_draws_stay_inside_the_distribution():
 
 def test_truncation_keeps_the_likeliest_and_tells_both_logprobs():
     z = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    sampling = Sampling(top_k=3, top_p=0.8)  # top_k leaves .5 .3 .15 of .95; 0.8 of that is reached by the first two
+    sampling = Sampling(
+        top_k=3, top_p=0.8
+    )  # top_k leaves .5 .3 .15 of .95; 0.8 of that is reached by the first two
     drawn = draw(z, [sampling], [0] * 1000, RNG.random(1000))
     assert set(drawn.tokens_R.tolist()) == {0, 1}
     for token, full, left in ((0, 0.5, 0.5 / 0.8), (1, 0.3, 0.3 / 0.8)):
         at = drawn.tokens_R == token
         assert np.allclose(drawn.logprobs_R[at], np.log(full), atol=1e-6)
-        assert np.allclose(drawn.sampled_R[at], np.log(left), atol=1e-6)
+        assert np.allclose(drawn.sampled_logprobs_R[at], np.log(left), atol=1e-6)
     assert kept(torch.tensor([0.2, 0.8]), Sampling(top_p=0.1)).tolist() == [0.0, 1.0]

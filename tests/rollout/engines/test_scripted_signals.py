@@ -12,11 +12,11 @@ from banyan.segment import Finish
 from banyan.signals import Wanted
 from services.rollout.engines.scripted import toy_models
 from services.rollout.engines.scripted.engine import build
-from services.rollout.engines.scripted.tokenizer import Alphabet
+from services.rollout.engines.scripted.tokenizer import CharacterTokenizer
 from tests.rollout.conftest import ask, finish
 
 P0 = PolicyVersion(1, 0, b"p")
-LETTERS = Alphabet()
+LETTERS = CharacterTokenizer()
 CHAIN = {"": {"a": 0.5, "b": 0.3, "c": 0.2}}
 
 
@@ -38,8 +38,12 @@ def test_forced_tokens_come_first_and_take_no_draw():
     assert (forced.sampled_logprobs_T[:2] == 0).all()
     assert (forced.sampled_logprobs_T[2:] == forced.logprobs_T[2:]).all()
     assert engine.stats().sampled_tokens == 6
-    same = finish(build({"chain": CHAIN}, P0, 4), [replace(ask(0, GO, 5, max_new_tokens=6), forced=put)])[0]
-    assert same.tokens_T[2:].tolist() == free.tokens_T.tolist(), "position 0 is the first sampled token's"
+    same = finish(
+        build({"chain": CHAIN}, P0, 4), [replace(ask(0, GO, 5, max_new_tokens=6), forced=put)]
+    )[0]
+    assert same.tokens_T[2:].tolist() == free.tokens_T.tolist(), (
+        "position 0 is the first sampled token's"
+    )
 
 
 def test_a_forced_end_ends_nothing_and_what_cannot_be_has_a_finite_logprob():
@@ -59,11 +63,15 @@ def test_an_abort_before_the_forced_tokens_are_through_returns_none():
 
 
 def test_signals_are_those_of_the_known_distribution():
-    request = replace(ask(0, GO, temperature=0.3, top_k=1, max_new_tokens=4), signals=Wanted(top=5, semantic=3))
+    request = replace(
+        ask(0, GO, temperature=0.3, top_k=1, max_new_tokens=4), signals=Wanted(top=5, semantic=3)
+    )
     said = finish(build({"chain": CHAIN}, P0, 4), [request])[0].signals
     assert [LETTERS.decode(row[:3]) for row in said.top_ids_T_K] == ["abc"] * 4
     assert np.allclose(said.top_logprobs_T_K[:, :3], np.log([0.5, 0.3, 0.2]), atol=1e-3)
-    assert np.isfinite(said.top_logprobs_T_K).all() and (said.top_logprobs_T_K[:, 3:] < -60_000).all()
+    assert (
+        np.isfinite(said.top_logprobs_T_K).all() and (said.top_logprobs_T_K[:, 3:] < -60_000).all()
+    )
     assert np.allclose(said.semantic_T, 0.0), "letters mean different things"
 
 
@@ -83,7 +91,9 @@ def test_the_longest_ending_of_the_answer_is_the_state():
     assert set(texts) == {"ab", "aab", "aaab"}
     assert abs(texts.count("aaab") / 600 - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 600)
     some = ended[3]
-    assert np.allclose(engine.logprobs(np.concatenate((GO, some.tokens_T)), len(GO), 1.0), some.logprobs_T)
+    assert np.allclose(
+        engine.logprobs(np.concatenate((GO, some.tokens_T)), len(GO), 1.0), some.logprobs_T
+    )
 
 
 def test_a_segment_goes_on_in_the_state_that_its_prefix_left():
@@ -98,41 +108,68 @@ def test_a_steps_time_counts_prefilled_tokens_and_branches():
     engine = build(settings, P0, 8, sleep=slept.append)
     finish(engine, [ask(b, GO, b, max_new_tokens=2, keep=True) for b in range(4)])
     assert slept == pytest.approx([1 + 0.3 + 0.04, 1 + 0.04])
-    forked = ask("fork", np.concatenate((GO, path("ab"))), max_new_tokens=1)  # what was sampled was aa
+    forked = ask(
+        "fork", np.concatenate((GO, path("ab"))), max_new_tokens=1
+    )  # what was sampled was aa
     assert finish(engine, [forked])["fork"].cached_tokens == 4
-    assert engine.seconds == pytest.approx(sum(slept)) and slept[-1] == pytest.approx(1 + 0.1 + 0.01)
+    assert engine.seconds == pytest.approx(sum(slept)) and slept[-1] == pytest.approx(
+        1 + 0.1 + 0.01
+    )
     with pytest.raises(InvalidInput, match="prefill_s must be seconds"):
         build({"prefill_s": -1}, P0, 8)
 
 
 def test_the_reconverging_toy_has_two_kinds_of_forks():
-    ended = finish(build({"toy": "reconverging"}, P0, 64), [ask(k, GO, k, max_new_tokens=200) for k in range(400)])
+    ended = finish(
+        build({"toy": "reconverging"}, P0, 64),
+        [ask(k, GO, k, max_new_tokens=200) for k in range(400)],
+    )
     texts = [LETTERS.decode(e.tokens_T) for e in ended.values()]
-    assert {len(text) for text in texts} == {(toy_models.DEPTH + 1) * (toy_models.BEFORE + 1 + toy_models.AFTER)}
+    assert {len(text) for text in texts} == {
+        (toy_models.DEPTH + 1) * (toy_models.BEFORE + 1 + toy_models.AFTER)
+    }
     endings = {text[-1] for text in texts}
     assert len(endings) == 8, "three choices that matter"
     assert len(set(texts)) > 100, "and four that do not"
-    likeliest = finish(build({"toy": "reconverging"}, P0, 4), [ask(0, GO, temperature=0.0, max_new_tokens=200)])[0]
+    likeliest = finish(
+        build({"toy": "reconverging"}, P0, 4), [ask(0, GO, temperature=0.0, max_new_tokens=200)]
+    )[0]
     assert LETTERS.decode(likeliest.tokens_T).endswith("h0" + "H" * 17)
 
 
 def test_the_one_fork_toy_is_certain_everywhere_else():
-    ended = finish(build({"toy": "one_fork"}, P0, 64), [ask(k, GO, k, max_new_tokens=99) for k in range(64)])
+    ended = finish(
+        build({"toy": "one_fork"}, P0, 64), [ask(k, GO, k, max_new_tokens=99) for k in range(64)]
+    )
     for one in ended.values():
         assert one.entropies_T[toy_models.FORK_AT] == pytest.approx(math.log(16), abs=1e-2)
         assert np.delete(one.entropies_T, toy_models.FORK_AT).max() < 1e-6
-        assert one.finish is Finish.STOP and len(one.tokens_T) == toy_models.FORK_AT + 1 + toy_models.TAIL + 1
+        assert (
+            one.finish is Finish.STOP
+            and len(one.tokens_T) == toy_models.FORK_AT + 1 + toy_models.TAIL + 1
+        )
     assert len({e.tokens_T.tobytes() for e in ended.values()}) > 10
     with pytest.raises(InvalidInput, match="toy must be one of reconverging, one_fork"):
         build({"toy": "other"}, P0, 4)
 
 
 def test_the_head_scores_the_state_that_a_token_was_drawn_from():
-    settings = {"chain": {"": {"a": 1.0}, "aa": {"b": 1.0}}, "scores": {"a": 0.75, "aa": 0.25, "": 0.5}}
+    settings = {
+        "chain": {"": {"a": 1.0}, "aa": {"b": 1.0}},
+        "scores": {"a": 0.75, "aa": 0.25, "": 0.5},
+    }
     wanted = replace(ask(0, GO, max_new_tokens=4), signals=Wanted(head=True))
     sampled = finish(build(settings, P0, 4), [wanted])[0]
-    assert LETTERS.decode(sampled.tokens_T) == "aaba" and sampled.signals.head_T.tolist() == [0.5, 0.75, 0.25, 0.5]
-    assert not sampled.signals.top_ids_T_K.size and sampled.signals[1:3].head_T.tolist() == [0.75, 0.25]
+    assert LETTERS.decode(sampled.tokens_T) == "aaba" and sampled.signals.head_T.tolist() == [
+        0.5,
+        0.75,
+        0.25,
+        0.5,
+    ]
+    assert not sampled.signals.top_ids_T_K.size and sampled.signals[1:3].head_T.tolist() == [
+        0.75,
+        0.25,
+    ]
     settings.pop("scores")
     assert not finish(build(settings, P0, 4), [wanted])[0].signals, "no head, no score"
     assert not finish(build(settings, P0, 4), [ask(0, GO, max_new_tokens=4)])[0].signals
@@ -140,13 +177,18 @@ def test_the_head_scores_the_state_that_a_token_was_drawn_from():
 
 @pytest.mark.parametrize("sharpness", [0.0, 0.5, 1.0])
 def test_what_the_head_knows_of_a_sum_is_set(sharpness):
-    """12 is right with 0.4, 13 and 14 wrong with 0.3 each: the second character tells them apart."""
+    """Of 12 (0.4), 13 and 14 (0.3 each) the second character tells the right answer."""
     settings = {"accuracy": 0.4, "sharpness": sharpness}
-    asked = [replace(ask(n, path("7 + 5\n"), n, max_new_tokens=3), signals=Wanted(head=True, top=2)) for n in range(40)]
+    asked = [
+        replace(ask(n, path("7 + 5\n"), n, max_new_tokens=3), signals=Wanted(head=True, top=2))
+        for n in range(40)
+    ]
     for sampled in finish(build(settings, P0, 64), asked).values():
         right = float(LETTERS.decode(sampled.tokens_T) == "12")
         expected = [0.4, 0.4, 0.4 + sharpness * (right - 0.4)]
-        assert np.allclose(sampled.signals.head_T, expected, atol=1e-3) and sampled.signals.top_ids_T_K.shape == (3, 2)
+        assert np.allclose(
+            sampled.signals.head_T, expected, atol=1e-3
+        ) and sampled.signals.top_ids_T_K.shape == (3, 2)
 
 
 @pytest.mark.parametrize("settings", [{"sharpness": 2.0}, {"scores": {"a": -0.1}}])

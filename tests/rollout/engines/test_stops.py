@@ -1,4 +1,4 @@
-"""Stop strings: the answer of the whole text, from the end of it."""
+"""Stop strings: the result of a search of the whole text, from its end."""
 
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,37 @@ class Counting:
 
 
 def in_bytes(folder: Path) -> Any:
-    """One token a byte; the last one is special."""
+    """Return a tokenizer of one token a byte; the last one is special."""
     byte_tokenizer(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def in_pieces(folder: Path) -> Any:
-    """Words with a space before, long runs, and bytes where there is no word, as SentencePiece models have."""
-    words = ["<unk>", "<end>", *(f"<0x{b:02X}>" for b in range(256)), *"abSTOP#\n", "▁", "▁a", "▁ST", "OP", "#" * 60, "▁b##"]
-    inner = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"))
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    """Return a tokenizer like SentencePiece.
+
+    It has words with a space before, long runs, and bytes where there is no word.
+    """
+    words = [
+        "<unk>",
+        "<end>",
+        *(f"<0x{b:02X}>" for b in range(256)),
+        *"abSTOP#\n",
+        "▁",
+        "▁a",
+        "▁ST",
+        "OP",
+        "#" * 60,
+        "▁b##",
+    ]
+    inner = Tokenizer(
+        models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    parts = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     inner.decoder = decoders.Sequence(parts)
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
 
@@ -55,7 +76,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def first(stops: tuple[str, ...], tokens: list[int], tokenizer: Counting, ask: Any) -> int | None:
-    """After which token a branch stops."""
+    """Return the number of tokens after which a branch stops."""
     return next((n for n in range(1, len(tokens) + 1) if ask(stops, tokens[:n], tokenizer)), None)
 
 
@@ -64,24 +85,38 @@ def whole(stops: tuple[str, ...], tokens: list[int], tokenizer: Counting) -> boo
     return any(stop in text for stop in stops)
 
 
-STOPS = (("STOP",), ("\n\n",), ("é",), ("日本語", "STOP#"), ("\N{BANANA}a",), (" a ST",), ("#" * 70,))
+STOPS = (
+    ("STOP",),
+    ("\n\n",),
+    ("é",),
+    ("日本語", "STOP#"),
+    ("\N{BANANA}a",),
+    (" a ST",),
+    ("#" * 70,),
+)
 
 
 @pytest.mark.parametrize("stops", STOPS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_branch_stops_where_its_whole_text_does(tokenizer: Counting, stops: tuple[str, ...], data: Any) -> None:
+def test_a_branch_stops_where_its_whole_text_does(
+    tokenizer: Counting, stops: tuple[str, ...], data: Any
+) -> None:
     count = len(tokenizer.inner)
     some = st.integers(0, count - 1) | st.integers(count - 15, count - 1)
     before = data.draw(st.lists(some, min_size=0, max_size=150))
     after = tokenizer.encode(stops[-1]).tolist()
-    repeated = data.draw(st.lists(st.sampled_from(after), max_size=150)) if data.draw(st.booleans()) else []
+    repeated = (
+        data.draw(st.lists(st.sampled_from(after), max_size=150))
+        if data.draw(st.booleans())
+        else []
+    )
     tokens = [*before, *repeated, *after, *before[:3]]
     assert first(stops, tokens, tokenizer, completed) == first(stops, tokens, tokenizer, whole)
 
 
 def test_bytes_that_only_their_end_makes_characters_of_stop_nothing(tmp_path: Path) -> None:
-    """A decoder of pieces replaces a whole run of bytes if one of them is wrong, however far it stands from the end."""
+    """A decoder of pieces replaces a whole run of bytes for one wrong byte, however far."""
     tokenizer = Counting(in_pieces(tmp_path))
     wrong = tokenizer.inner.convert_tokens_to_ids("<0xFF>")
     tokens = [wrong, *tokenizer.encode("é" * 60).tolist()]

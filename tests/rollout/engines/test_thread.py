@@ -25,7 +25,10 @@ async def test_segments_come_back_as_they_end():
     thread = await started()
     try:
         assert (
-            await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=2 + i) for i in range(3)])) == []
+            await asyncio.wrap_future(
+                thread.submit([ask(i, prompt("go"), i, max_new_tokens=2 + i) for i in range(3)])
+            )
+            == []
         )
         seen = [s for _ in range(3) for s in await asyncio.wait_for(thread.batches(), 5)]
         assert [s.key for s in seen] == [0, 1, 2]
@@ -37,7 +40,9 @@ async def test_segments_come_back_as_they_end():
 
 async def test_what_is_to_be_done_before_a_step_is_done_in_the_engines_thread_before_each():
     made, before = engine(ENDLESS), list[str]()
-    thread = EngineThread(lambda: made, before_step=lambda: before.append(threading.current_thread().name))
+    thread = EngineThread(
+        lambda: made, before_step=lambda: before.append(threading.current_thread().name)
+    )
     step, steps = made.step, list[int]()
     made.step = lambda: steps.append(len(before)) or step()
     await thread.start()
@@ -63,7 +68,9 @@ async def test_refused_requests_are_named_and_the_others_run():
 async def test_in_lockstep_no_step_is_taken_before_the_answer():
     thread = await started(lockstep=True)
     try:
-        await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(4)]))
+        await asyncio.wrap_future(
+            thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(4)])
+        )
         for turn in range(4):
             assert [s.key for s in await asyncio.wait_for(thread.batches(), 5)] == [turn]
             for _ in range(3):
@@ -109,7 +116,10 @@ async def test_an_engine_that_hangs_is_noticed():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(watching), 1.0)  # it idles, which is no hanging
         thread.submit([ask("long", prompt("go"), max_new_tokens=500)])
-        with pytest.raises(DeadlineMissed, match=r"engine: a step or a command is \d+ s over its deadline; the node ends"):
+        with pytest.raises(
+            DeadlineMissed,
+            match=r"engine: a step or a command is \d+ s over its deadline; the node ends",
+        ):
             await asyncio.wait_for(watching, 10)
         assert hangs.is_set()
     finally:
@@ -119,7 +129,7 @@ async def test_an_engine_that_hangs_is_noticed():
 
 async def test_a_command_ends_the_wait_of_a_step():
     class Waiting:
-        """Busy for ever; a step waits until somebody wakes it."""
+        """An engine that is always busy; a step waits until it is woken."""
 
         tokenizer, busy, woken = None, True, threading.Event()
 
@@ -148,7 +158,9 @@ async def test_a_command_ends_the_wait_of_a_step():
 async def test_what_was_not_taken_is_left_over():
     thread = await started()
     try:
-        await asyncio.wrap_future(thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(3)]))
+        await asyncio.wrap_future(
+            thread.submit([ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(3)])
+        )
         while (now := await thread.stats()).running or now.waiting:
             await asyncio.sleep(0)
         assert [s.key for s in thread.leftover()] == [0, 1, 2] and thread.leftover() == []
@@ -179,7 +191,7 @@ async def test_an_engine_that_cannot_be_built_or_fails_says_so():
 
 
 async def test_nobody_waits_for_an_engine_that_is_gone():
-    """Its last words come from `batches`; a command that it will never obey must not keep anybody from reading them."""
+    """The last error comes from `batches`. Commands that never run must not delay it."""
     broken = asyncio.Event()
 
     class Failing:

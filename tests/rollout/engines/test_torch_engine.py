@@ -1,4 +1,4 @@
-"""The torch engine against teacher-forced passes of the same model, with controls that must fail."""
+"""The torch engine against teacher-forced passes of the model, with controls that must fail."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 
 
 def worst(model, ended, requests, temperature=None, shift=0):
-    """Largest difference between the engine's log-probs and a teacher-forced pass."""
+    """Return the largest gap between the engine's log-probs and a teacher-forced pass."""
     gaps = []
     for request in requests:
         sampled = ended[request.key]
@@ -28,7 +28,9 @@ def worst(model, ended, requests, temperature=None, shift=0):
     return max(gaps)
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_branches": 3}, {"deterministic": True}, {"prefill_tokens": 16}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_branches": 3}, {"deterministic": True}, {"prefill_tokens": 16}]
+)
 def test_logprobs_equal_a_teacher_forced_pass(make_engine, llama, limits):
     requests = [
         ask((n, b), prompt(n), 7 * n + b, temperature=t, max_new_tokens=m)
@@ -44,7 +46,9 @@ def test_the_comparison_can_fail(make_engine, llama):
     ended = finish(make_engine(), requests)
     assert worst(llama, ended, requests) < TOLERANCE
     assert worst(llama, ended, requests, shift=1) > 0.1, "a position off by one must show"
-    assert worst(llama, ended, requests, temperature=1.0) > 0.1, "a temperature that is not applied must show"
+    assert worst(llama, ended, requests, temperature=1.0) > 0.1, (
+        "a temperature that is not applied must show"
+    )
     assert worst(tiny_llama(1), ended, requests) > 0.1, "other weights must show"
 
 
@@ -54,10 +58,14 @@ def test_children_of_a_kept_segment_continue_its_cache(make_engine, llama):
     before = engine.stats()
     prefix = np.concatenate((prompt(20), trunk.tokens_T))
     fork = np.concatenate((prompt(20), trunk.tokens_T[:4]))  # inside the finished segment
-    requests = [ask(("end", b), prefix, b) for b in range(3)] + [ask(("fork", b), fork, b) for b in range(3)]
+    requests = [ask(("end", b), prefix, b) for b in range(3)] + [
+        ask(("fork", b), fork, b) for b in range(3)
+    ]
     ended = finish(engine, requests)
     assert worst(llama, ended, requests) < TOLERANCE
-    assert engine.stats().prefilled_tokens - before.prefilled_tokens == 2  # the last token of each of the two prefixes
+    assert (
+        engine.stats().prefilled_tokens - before.prefilled_tokens == 2
+    )  # the last token of each of the two prefixes
     assert sorted(e.cached_tokens for e in ended.values()) == [23, 24, 24, 27, 28, 28]
 
 
@@ -78,7 +86,9 @@ def test_greedy_equals_generate(make_engine, llama):
     ended = finish(make_engine(), requests)
     for request in requests:
         ids = torch.tensor(request.prefix_P, dtype=torch.long)[None]
-        out = llama.generate(ids, do_sample=False, max_new_tokens=12, eos_token_id=-1, pad_token_id=0)
+        out = llama.generate(
+            ids, do_sample=False, max_new_tokens=12, eos_token_id=-1, pad_token_id=0
+        )
         assert ended[request.key].tokens_T.tolist() == out[0, len(request.prefix_P) :].tolist()
     assert worst(llama, ended, requests, temperature=1.0) < TOLERANCE
 
@@ -91,13 +101,19 @@ def test_branches_of_a_prompt_are_independent(make_engine):
 
 
 def test_a_draw_does_not_depend_on_batch_mates(make_engine):
-    requests = [ask((n, b), prompt(n), 100 * n + b, max_new_tokens=4 + b) for n in (6, 13, 40) for b in range(8)]
+    requests = [
+        ask((n, b), prompt(n), 100 * n + b, max_new_tokens=4 + b)
+        for n in (6, 13, 40)
+        for b in range(8)
+    ]
     together = finish(make_engine(), requests)
     alone = {r.key: finish(make_engine(), [r])[r.key] for r in requests}
     narrow = finish(make_engine(max_branches=5), list(reversed(requests)))
     for request in requests:
         tokens = together[request.key].tokens_T.tolist()
-        assert tokens == alone[request.key].tokens_T.tolist() == narrow[request.key].tokens_T.tolist()
+        assert (
+            tokens == alone[request.key].tokens_T.tolist() == narrow[request.key].tokens_T.tolist()
+        )
 
 
 def test_deterministic_engines_agree_to_the_bit_whatever_the_order_of_submission(make_engine):
@@ -161,7 +177,13 @@ def test_stop_tokens_and_strings_end_a_segment_and_stay_in_it(make_engine):
 def test_three_hundred_segments_of_all_lengths_finish_in_little_memory(make_engine, llama):
     rng = np.random.default_rng(0)
     requests = [
-        ask(i, prompt(int(rng.integers(1, 60)), i % 37), i, keep=bool(i % 3), max_new_tokens=int(rng.integers(1, 20)))
+        ask(
+            i,
+            prompt(int(rng.integers(1, 60)), i % 37),
+            i,
+            keep=bool(i % 3),
+            max_new_tokens=int(rng.integers(1, 20)),
+        )
         for i in range(300)
     ]
     engine = make_engine(kv_tokens=400, max_branches=16)
@@ -174,7 +196,9 @@ def test_three_hundred_segments_of_all_lengths_finish_in_little_memory(make_engi
         most = max(most, engine.stats().kv_tokens)
     assert len(ended) == 300
     assert most <= 400
-    assert engine.stats().prefilled_tokens > 1000  # evicted prefixes are prefilled again, and counted
+    assert (
+        engine.stats().prefilled_tokens > 1000
+    )  # evicted prefixes are prefilled again, and counted
     assert worst(llama, ended, requests) < TOLERANCE
 
 
@@ -196,7 +220,10 @@ def test_no_cache_survives_a_change_of_weights(make_engine, tmp_path):
     policy, path = save_weights(tmp_path, new, 1)
     cut = {s.key: s for s in engine.load(policy, path)}
     assert set(cut) == {0, 1, 2}
-    assert all(s.finish is Finish.ABORTED and s.policy.digest == b"p0" and len(s.tokens_T) == 4 for s in cut.values())
+    assert all(
+        s.finish is Finish.ABORTED and s.policy.digest == b"p0" and len(s.tokens_T) == 4
+        for s in cut.values()
+    )
     assert worst(tiny_llama(0), cut, running) < TOLERANCE
     before = engine.stats().prefilled_tokens
     again = [ask(("again", b), np.concatenate((prompt(20), cut[b].tokens_T)), b) for b in range(3)]
@@ -204,7 +231,9 @@ def test_no_cache_survives_a_change_of_weights(make_engine, tmp_path):
     assert worst(new, ended, again) < TOLERANCE
     assert worst(tiny_llama(0), ended, again) > 0.1
     assert all(s.policy == policy for s in ended.values())
-    assert engine.stats().prefilled_tokens - before == 20 + 3 * 4  # prompt once, then each cut branch; refresh waste
+    assert (
+        engine.stats().prefilled_tokens - before == 20 + 3 * 4
+    )  # prompt once, then each cut branch; refresh waste
 
 
 def test_weights_of_another_model_change_nothing(make_engine, tmp_path):
@@ -239,7 +268,12 @@ def test_a_path_beyond_the_models_context_is_refused_with_both_numbers(make_engi
 
 def test_the_engine_of_a_recipe_knows_its_models_context(tmp_path):
     byte_tokenizer(tiny_model(tmp_path, vocab=257))
-    recipe = resolve({**torch_defaults(tmp_path), "resources": {"engine": "torch", "dtype": "float32", "threads": 1}})
+    recipe = resolve(
+        {
+            **torch_defaults(tmp_path),
+            "resources": {"engine": "torch", "dtype": "float32", "threads": 1},
+        }
+    )
     with pytest.raises(InvalidInput, match="context of 512"):
         factory.maker(recipe, 1)().submit(ask("long", prompt(510), max_new_tokens=8))
 

@@ -1,6 +1,7 @@
 """Trees as they grow: budgets, saving, resumption from any part of a tree, cuts by a new policy."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -49,8 +50,11 @@ def test_a_full_binary_tree_samples_what_its_closed_form_says(depth):
 
 
 def test_the_prefix_cache_hits_what_the_tree_shares():
-    grower, _ = grow(spec(TREEPO, {"segment": 4, "max_depth": 4, "width": 16}, 16), given_engine := engine(ENDLESS))
-    stats, prompt = given_engine.stats(), len(grower.tree.root)
+    grower, _ = grow(
+        spec(TREEPO, {"segment": 4, "max_depth": 4, "width": 16}, 16),
+        scripted := engine(ENDLESS),
+    )
+    stats, prompt = scripted.stats(), len(grower.tree.root)
     assert stats.prefilled_tokens == prompt  # everything else was sampled here and kept
     branches = sum(1 for s in grower.tree if s.kind is Kind.POLICY)
     asked = sum(len(grower.tree.prefix_tokens(s.parent, s.fork)) for s in grower.tree if s.parent)
@@ -75,55 +79,72 @@ def test_a_treepo_tree_has_exactly_w_leaves_within_its_limits(treepo, max_tokens
     grower, _ = grow(spec(TREEPO, treepo, max_tokens, seed), engine(chain))
     assert len(grower.leaves) == treepo["width"]
     for leaf in grower.leaves:
-        assert 1 <= path_tokens(grower, leaf) <= min(max_tokens, treepo["segment"] * treepo["max_depth"])
+        assert (
+            1
+            <= path_tokens(grower, leaf)
+            <= min(max_tokens, treepo["segment"] * treepo["max_depth"])
+        )
     ended = {leaf.segment for leaf in grower.leaves}
     for segment in grower.tree:
-        assert segment.id in ended or grower.tree.children.get(segment.id), "no segment leads nowhere"
+        assert segment.id in ended or grower.tree.children.get(segment.id), (
+            "no segment leads nowhere"
+        )
 
 
 @settings(max_examples=60, deadline=None)
 @given(TREES, st.integers(0, 10**6), st.randoms(use_true_random=False), st.sampled_from([1, 3, 64]))
 def test_an_interrupted_tree_grows_into_the_same_tree(treepo, seed, rng, max_branches):
-    given_spec = spec(TREEPO, treepo, 12, seed)
-    whole, _ = grow(given_spec, engine(ENDING))
-    tree = Tree(given_spec.tree_id)
+    assignment = spec(TREEPO, treepo, 12, seed)
+    whole, _ = grow(assignment, engine(ENDING))
+    tree = Tree(assignment.tree_id)
     for _ in range(30):
-        grower, done = grow(given_spec, engine(ENDING, max_branches=max_branches), tree, most_steps=rng.randint(1, 6))
+        grower, done = grow(
+            assignment,
+            engine(ENDING, max_branches=max_branches),
+            tree,
+            most_steps=rng.randint(1, 6),
+        )
         if done:
             break
         tree = survivors(grower.tree, rng)
     else:
-        grower, _ = grow(given_spec, engine(ENDING), tree)
+        grower, _ = grow(assignment, engine(ENDING), tree)
     assert shape(grower) == shape(whole)
 
 
 @settings(max_examples=60, deadline=None)
 @given(TREES, st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_a_plan_asked_twice_is_the_same_plan(treepo, seed, rng):
-    given_spec = spec(TREEPO, treepo, 12, seed)
-    whole, _ = grow(given_spec, engine(ENDING))
+    assignment = spec(TREEPO, treepo, 12, seed)
+    whole, _ = grow(assignment, engine(ENDING))
     part = survivors(whole.tree, rng)
     if part.root is None:
         return
-    view = GrowthView(part, seed, 12, sampling=given_spec.sampling)
-    plans = [given_spec.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
+    view = GrowthView(part, seed, 12, sampling=assignment.sampling)
+    plans = [assignment.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
     assert plans[0] == plans[1]
     assert len({e.branch for e in plans[0].expansions}) == len(plans[0].expansions)
-    narrow = given_spec.policy.plan(view, GrowthBudget(max_leaves=2), Draws(seed))
+    narrow = assignment.policy.plan(view, GrowthBudget(max_leaves=2), Draws(seed))
     assert len(narrow.leaves) <= 2
 
 
-@pytest.mark.parametrize("policy,settings_", [(IID, {"width": 4}), (TREEPO, {"segment": 4, "width": 6, "max_depth": 3})])
+@pytest.mark.parametrize(
+    "policy,settings_", [(IID, {"width": 4}), (TREEPO, {"segment": 4, "width": 6, "max_depth": 3})]
+)
 def test_what_a_new_policy_cuts_goes_on_as_new_segments(policy, settings_):
-    given_spec = spec(policy, settings_, 12)
+    assignment = spec(policy, settings_, 12)
     running = engine(ENDLESS)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), running.tokenizer, "test")
+    grower = Grower(assignment, Tree(assignment.tree_id), running.tokenizer, "test")
     step, turns = grower.start(), 0
     while step.grown is None:
         for request in step.requests:
             running.submit(request)
         turns += 1
-        cut = running.load(PolicyVersion(1, turns // 2, b"q%d" % (turns // 2)), None) if turns % 2 == 0 else []
+        cut = (
+            running.load(PolicyVersion(1, turns // 2, b"q%d" % (turns // 2)), None)
+            if turns % 2 == 0
+            else []
+        )
         step = grower.ended(cut or running.step())
     assert len(grower.leaves) == settings_.get("width")
     aborted = [s for s in grower.tree if s.finish is Finish.ABORTED]
@@ -137,16 +158,18 @@ def test_what_a_new_policy_cuts_goes_on_as_new_segments(policy, settings_):
 
 
 def test_a_fallback_may_fork_inside_a_finished_segment():
-    """A path that ends at once in most runs leaves nothing but fallbacks; argmin cuts wherever the unlikely token is."""
+    """Paths that mostly end at once leave only fallbacks; argmin cuts at the unlikely token."""
     chain = {"chain": {"": {"a": 0.6, "b": 0.1, "": 0.3}}}
     treepo = {"segment": 6, "max_depth": 3, "width": 10, "fallback": "argmin_logprob"}
     grower, _ = grow(spec(TREEPO, treepo, 18, 11), engine(chain))
     assert len(grower.leaves) == 10
-    assert any(s.parent and s.fork not in (0, len(grower.tree.segments[s.parent])) for s in grower.tree)
+    assert any(
+        s.parent and s.fork not in (0, len(grower.tree.segments[s.parent])) for s in grower.tree
+    )
 
 
 class Pruner:
-    """Prunes the second of two branches once the first has ended."""
+    """A tree policy that prunes the second of two branches once the first has ended."""
 
     def plan(self, view, room, rng):
         branches = [Branch(view.root.id, len(view.root), i) for i in range(2)]
@@ -157,11 +180,9 @@ class Pruner:
 
 
 def test_a_pruned_branch_ends_as_pruned():
-    from dataclasses import replace
-
-    given_spec = replace(spec(IID, {}, 50), policy=Pruner())
+    assignment = replace(spec(IID, {}, 50), policy=Pruner())
     running = engine(ENDLESS)
-    grower = Grower(given_spec, Tree(given_spec.tree_id), running.tokenizer, "test")
+    grower = Grower(assignment, Tree(assignment.tree_id), running.tokenizer, "test")
     requests = grower.start().requests
     running.submit(replace(requests[0], sampling=replace(requests[0].sampling, max_new_tokens=3)))
     running.submit(requests[1])
@@ -174,10 +195,12 @@ def test_a_pruned_branch_ends_as_pruned():
 
 
 def test_leaves_that_the_store_knows_are_not_announced_again():
-    given_spec = spec(IID, {"width": 3}, 6)
-    whole, _ = grow(given_spec, engine(ENDING))
+    assignment = spec(IID, {"width": 3}, 6)
+    whole, _ = grow(assignment, engine(ENDING))
     known = list(whole.leaves)[:2]
-    grower = Grower(given_spec, whole.tree, engine().tokenizer, "test", leaves=dict.fromkeys(known, ""))
+    grower = Grower(
+        assignment, whole.tree, engine().tokenizer, "test", leaves=dict.fromkeys(known, "")
+    )
     step = grower.start()
     assert [m.leaf for m in step.leaves] == [leaf for leaf in whole.leaves if leaf not in known]
     assert set(step.grown) == set(whole.leaves) and not step.requests and not step.segments
@@ -185,20 +208,20 @@ def test_leaves_that_the_store_knows_are_not_announced_again():
 
 def test_the_logical_order_is_that_of_the_tree():
     grower, _ = grow(spec(TREEPO, {"segment": 2, "max_depth": 3, "width": 6}, 6), engine(ENDLESS))
-    places = [grower._order(s.id) for s in grower.tree]
-    assert len(set(places)) == len(places)
-    paths = order.paths(grower.tree)
-    assert places == [tuple(number for pair in paths[s.id] for number in pair) for s in grower.tree]
-    assert all(
-        grower._order(s.id)[: len(grower._order(s.parent))] == grower._order(s.parent) for s in grower.tree if s.parent
-    )
+    places = {s.id: grower._requests.logical_place(s.id) for s in grower.tree}
+    assert len(set(places.values())) == len(places)
+    for segment_id, path in order.paths(grower.tree).items():
+        assert places[segment_id] == tuple(number for pair in path for number in pair)
+    for segment in grower.tree:
+        above = places.get(segment.parent, ())
+        assert places[segment.id][: len(above)] == above
 
 
 def test_random_parts_do_not_matter_to_iid():
-    given_spec = spec(IID, {"width": 6}, 7)
-    whole, _ = grow(given_spec, engine())
+    assignment = spec(IID, {"width": 6}, 7)
+    whole, _ = grow(assignment, engine())
     for seed in range(20):
         part = survivors(whole.tree, random.Random(seed))
-        again, _ = grow(given_spec, engine(), part)
-        assert shape(again) == shape(whole)
+        resumed, _ = grow(assignment, engine(), part)
+        assert shape(resumed) == shape(whole)
     assert Leaf(b"", 0) not in whole.leaves

@@ -1,6 +1,8 @@
-"""Ending trees and keeping claims, against a store that says what a test wants."""
+"""Completion of trees and renewal of claims, against a store that answers as the test wants."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -14,41 +16,47 @@ from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus as Broker
 from services.chassis.process.telemetry import Span
 from services.rollout.clients import messages
+from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
-from services.rollout.node import completion as module
-from services.rollout.node.active_trees import ActiveTree, Trees
+from services.rollout.node import completion
+from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 from services.rollout.node.completion import TreeCompleter
+from services.rollout.node.config import NodeConfig
 from services.rollout.node.lease_renewal import LeaseRenewer
 from services.rollout.ports import Ingested
+from services.rollout.timeouts import BackgroundTasks
+
+NOTHING = Ingested(frozenset(), False, ())
+WHOLE = Ingested(frozenset(), True, ())
 
 
 @dataclass
 class Delivery:
     data: bytes = b""
-    said: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
 
     async def ack(self) -> None:
-        self.said.append("ack")
+        self.answers.append("ack")
 
     async def nak(self, delay_s: float) -> None:
-        self.said.append("nak")
+        self.answers.append("nak")
 
     async def in_progress(self) -> None:
-        self.said.append("in_progress")
+        self.answers.append("in_progress")
 
     async def term(self) -> None:
-        self.said.append("term")
+        self.answers.append("term")
 
 
 class Store:
-    """Never has what it is asked for, and cannot be reached to renew."""
+    """A store that never has a tree, and cannot be reached for renewals."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
-    async def ingested(self, *args: object) -> Ingested:
-        self.asked += 1
-        return Ingested(frozenset(), False, ())
+    async def await_ingested(self, *args: object) -> Ingested:
+        self.calls += 1
+        return NOTHING
 
     async def renew(self, tree_id: bytes, epoch: int) -> None:
         raise TemporaryError("the store is being started again")
@@ -59,93 +67,135 @@ class Bus:
         return 1
 
 
-def _live(grower: Any = None) -> ActiveTree:
-    spec: Any = SimpleNamespace(tree_id=b"t" * 32, run_id="r", width=1, traceparent="")
-    live = ActiveTree(spec, grower, 1, Delivery(), Span())  # type: ignore[arg-type]
-    live.started = True
-    return live
+def active_tree(tree_id: bytes = b"t" * 32, grower: Any = None) -> ActiveTree:
+    spec: Any = SimpleNamespace(tree_id=tree_id, run_id="r", width=1, traceparent="")
+    tree = ActiveTree(spec=spec, grower=grower, epoch=1, delivery=Delivery(), span=Span())
+    tree.enter(TreeState.GROWING)
+    return tree
 
 
-async def test_a_store_that_never_takes_a_tree_is_not_asked_for_ever(eventually, monkeypatch) -> None:
-    """A segment that the store buried would keep the tree alive here for good."""
-    monkeypatch.setattr(module, "_WAIT_S", 0.01)
-    trees, store, publisher = Trees(8, 8), Store(), Publisher(Bus())  # type: ignore[arg-type]
-    sending = asyncio.create_task(publisher.run())
-    live = _live()
-    trees.put(live)
-    live.grown.set()
-    live.told.append(messages.grown("r", "n", live.spec.tree_id, 1, []))
-    TreeCompleter(store, publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
-    await eventually(lambda: len(trees) == 0)
-    assert store.asked == 6 and live.delivery.said == ["nak"]  # type: ignore[attr-defined]
-    sending.cancel()
+def answers(tree: ActiveTree) -> list[str]:
+    assert isinstance(tree.delivery, Delivery)
+    return tree.delivery.answers
 
 
-async def test_what_the_store_lacks_is_published_again_under_ids_that_the_broker_has_not_seen(
-    nats_server, monkeypatch
+def completer(store: Any, publisher: Publisher, trees: ActiveTrees) -> TreeCompleter:
+    return TreeCompleter(
+        NodeConfig(run_id="r", node_id="n", max_branches=8),
+        store,
+        publisher,
+        blobs=Blobs(store),
+        trees=trees,
+        tasks=BackgroundTasks(),
+    )
+
+
+def renewer(store: Any, trees: ActiveTrees, stats: Any) -> LeaseRenewer:
+    """Return a renewer that drops nothing and reads the engine's steps by `stats`."""
+
+    async def drop(*args: object, **more: object) -> None:
+        raise AssertionError("nothing is dropped")
+
+    return LeaseRenewer(
+        store,
+        SimpleNamespace(stats=stats),  # type: ignore[arg-type]
+        trees,
+        executor=SimpleNamespace(drop=drop),  # type: ignore[arg-type]
+        segment_deadline_s=120.0,
+    )
+
+
+@asynccontextmanager
+async def sending(publisher: Publisher) -> AsyncIterator[None]:
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_a_store_that_never_takes_a_tree_is_asked_a_few_times(
+    eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It drops what it has seen in the last two minutes, and says that it has it."""
-    monkeypatch.setattr(module, "_LET_S", 0.0)
+    """A segment that became a dead letter would otherwise keep the tree here for good."""
+    monkeypatch.setattr(completion, "_WAIT_S", 0.01)
+    trees, store, publisher = ActiveTrees(8, 8), Store(), Publisher(Bus())  # type: ignore[arg-type]
+    tree = active_tree()
+    trees.put(tree)
+    tree.end_published.set()
+    tree.events.append(messages.grown("r", "n", tree.spec.tree_id, 1, []))
+    async with sending(publisher):
+        completer(store, publisher, trees).begin(tree)
+        await eventually(lambda: len(trees) == 0)
+    assert store.calls == 6 and answers(tree) == ["nak"]
+
+
+async def test_missing_events_are_published_again_under_new_ids(
+    nats_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker drops ids that it saw in the last two minutes, and acknowledges them."""
+    monkeypatch.setattr(completion, "_PAUSE_S", 0.0)
     bus = await Broker.connect(nats_server.url, "test")
     await bus.ensure_streams()
-    live = _live()
-    live.segments.append(Segment(live.spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3)))
-    live.told.append(messages.grown("r", "n", live.spec.tree_id, 1, []))
+    tree = active_tree()
+    root = Segment(tree.spec.tree_id, b"", 0, 0, Kind.PROMPT, np.arange(3))
+    tree.segments.append(root)
+    tree.events.append(messages.grown("r", "n", tree.spec.tree_id, 1, []))
 
-    class Lacks(Store):
-        """Lacks the segment twice."""
+    class Lacking(Store):
+        """A store that lacks the segment twice."""
 
-        async def ingested(self, *args: object) -> Ingested:
-            self.asked += 1
-            return (
-                Ingested(frozenset({live.segments[0].id}), False, ()) if self.asked < 3 else Ingested(frozenset(), True, ())
-            )
+        async def await_ingested(self, *args: object) -> Ingested:
+            self.calls += 1
+            return Ingested(frozenset({root.id}), False, ()) if self.calls < 3 else WHOLE
 
-    trees, publisher = Trees(8, 8), Publisher(bus)
-    sending = asyncio.create_task(publisher.run())
-    for event in [*messages.segments("r", "n", [(live.segments[0], 1)]), *live.told]:
-        await publisher.put(event)
-    await publisher.flush(10.0)
-    trees.put(live)
-    live.grown.set()
-    TreeCompleter(Lacks(), publisher, trees, "r", "n").begin(live)  # type: ignore[arg-type]
-    async with asyncio.timeout(10):
-        while len(trees):
-            await trees.changed.wait()
-            trees.changed.clear()
-    assert live.delivery.said == ["ack"]  # type: ignore[attr-defined]
+    trees, publisher = ActiveTrees(8, 8), Publisher(bus)
+    async with sending(publisher):
+        for event in [*messages.segments("r", "n", [(root, 1)]), *tree.events]:
+            await publisher.put(event)
+        await publisher.flush(10.0)
+        trees.put(tree)
+        tree.end_published.set()
+        completer(Lacking(), publisher, trees).begin(tree)
+        async with asyncio.timeout(10):
+            while len(trees):
+                await trees.changed.wait()
+                trees.changed.clear()
+    assert answers(tree) == ["ack"]
     info = await bus._js.stream_info(subjects.LINEAGE, subjects_filter=">")
-    assert info.state.subjects == {subjects.lineage("r", "segment"): 3, subjects.lineage("r", "grown"): 3}
-    sending.cancel()
+    counts = {subjects.lineage("r", "segment"): 3, subjects.lineage("r", "grown"): 3}
+    assert info.state.subjects == counts
     await bus.close()
 
 
-async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let_go(eventually, monkeypatch) -> None:
-    """Trees are asked for together: what the store has against one must not leave the others held for ever."""
-    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+@pytest.mark.parametrize(
+    "outcomes", [[PermanentError("AwaitTreesIngested failed"), WHOLE], [NotFound("no tree")]]
+)
+async def test_an_error_about_another_tree_holds_none_up(
+    outcomes: list[Any], eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees share a call: the store is asked again after an error; an unknown tree is released."""
+    monkeypatch.setattr(completion, "_RETRY_S", 0.01)
 
-    class Answers(Store):
-        def __init__(self, answers: list[Any]) -> None:
-            super().__init__()
-            self.answers = answers
+    class Answering(Store):
+        async def await_ingested(self, *args: object) -> Ingested:
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            assert isinstance(outcome, Ingested)
+            return outcome
 
-        async def ingested(self, *args: object) -> Ingested:
-            answer = self.answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer  # type: ignore[no-any-return]
-
-    for answers in ([PermanentError("AwaitTreesIngested failed"), Ingested(frozenset(), True, ())], [NotFound("no tree")]):
-        trees, store, live = Trees(8, 8), Answers(answers), _live()
-        trees.put(live)
-        live.grown.set()
-        TreeCompleter(store, Publisher(Bus()), trees, "r", "n").begin(live)  # type: ignore[arg-type]
-        await eventually(lambda held=trees: len(held) == 0)
-        assert live.delivery.said == ["ack"] and not store.answers  # type: ignore[attr-defined]
+    trees, tree = ActiveTrees(8, 8), active_tree()
+    trees.put(tree)
+    tree.end_published.set()
+    publisher = Publisher(Bus())  # type: ignore[arg-type]
+    completer(Answering(), publisher, trees).begin(tree)
+    await eventually(lambda: len(trees) == 0)
+    assert answers(tree) == ["ack"] and not outcomes
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (NotFound("no tree"), ["ack"]),
         (PermanentError("ReturnTree failed"), []),
@@ -154,53 +204,49 @@ async def test_an_error_over_another_tree_is_asked_again_and_an_unknown_tree_let
         (Refused("it is over", "NOT_GROWING"), ["ack"]),
     ],
 )
-async def test_a_tree_that_cannot_be_handed_back_ends_no_node(error: BanyanError, said: list[str]) -> None:
-    class Refuses(Store):
-        async def give_back(self, *args: object) -> None:
+async def test_a_tree_that_cannot_be_returned_ends_no_node(
+    error: BanyanError, expected: list[str]
+) -> None:
+    class Refusing(Store):
+        async def return_tree(self, *args: object) -> None:
             raise error
 
-    trees, live = Trees(8, 8), _live()
-    trees.put(live)
-    await TreeCompleter(Refuses(), Publisher(Bus()), trees, "r", "n").give_back(live, "the node ends")  # type: ignore[arg-type]
-    assert len(trees) == 0 and live.delivery.said == said  # type: ignore[attr-defined]
+    trees, tree = ActiveTrees(8, 8), active_tree()
+    trees.put(tree)
+    publisher = Publisher(Bus())  # type: ignore[arg-type]
+    await completer(Refusing(), publisher, trees).return_tree(tree, "the node ends")
+    assert len(trees) == 0 and answers(tree) == expected
 
 
-async def test_a_tree_that_progresses_is_kept_while_the_store_is_away() -> None:
-    """Else the broker gives it to another node, which cannot claim it either."""
-    trees, lives = Trees(8, 8), [_live(), _live()]
-    lives[1].spec = SimpleNamespace(tree_id=b"u" * 32, width=1)  # type: ignore[assignment]
-    for live in lives:
-        trees.put(live)
-    lives[1].touched -= 1000
+async def test_a_progressing_tree_is_kept_while_the_store_is_away() -> None:
+    """Otherwise the broker gives it to another node, which cannot claim it either."""
+    trees = ActiveTrees(8, 8)
+    progressing, still = active_tree(), active_tree(b"u" * 32)
+    for tree in (progressing, still):
+        trees.put(tree)
+    still.progressed_at -= 1000
 
     async def stats() -> Any:
         return SimpleNamespace(steps=0)
 
-    async def drop(*args: object) -> None:
-        raise AssertionError("nothing is dropped")
-
-    keeper = LeaseRenewer(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
-    await keeper.once()
-    assert [live.delivery.said for live in lives] == [["in_progress"], []]  # type: ignore[attr-defined]
+    await renewer(Store(), trees, stats).renew_progressing()
+    assert answers(progressing) == ["in_progress"] and answers(still) == []
 
 
 @pytest.mark.parametrize("steps", [1, 0])
-async def test_a_tree_is_kept_while_the_engine_computes_though_no_segment_of_it_ends(steps: int) -> None:
+async def test_a_tree_is_kept_while_the_engine_computes(steps: int) -> None:
     """vLLM counts a segment's tokens when it ends, which may take longer than the deadline."""
-    trees, live, taken = Trees(8, 8), _live(), 0
-    live.started, live.grower = True, SimpleNamespace(in_flight={"branch": 1})  # type: ignore[assignment]
-    trees.put(live)
+    trees, total = ActiveTrees(8, 8), 0
+    tree = active_tree(grower=SimpleNamespace(in_flight={"branch": 1}))
+    trees.put(tree)
 
     async def stats() -> Any:
-        nonlocal taken
-        taken += steps
-        return SimpleNamespace(steps=taken, sampled_tokens=0)
+        nonlocal total
+        total += steps
+        return SimpleNamespace(steps=total)
 
-    async def drop(*args: object) -> None:
-        raise AssertionError("nothing is dropped")
-
-    keeper = LeaseRenewer(Store(), SimpleNamespace(stats=stats), trees, drop, 120.0)  # type: ignore[arg-type]
+    renewals = renewer(Store(), trees, stats)
     for _ in range(3):
-        live.touched -= 1000
-        await keeper.once()
-    assert live.delivery.said == ["in_progress"] * 3 * steps  # type: ignore[attr-defined]
+        tree.progressed_at -= 1000
+        await renewals.renew_progressing()
+    assert answers(tree) == ["in_progress"] * 3 * steps

@@ -1,4 +1,4 @@
-"""A node over a real treestore, nats-server and gRPC: claims, resumption, lost messages, policies, drain."""
+"""A node on a real treestore and nats-server: claims, resumption, losses, drain, service."""
 
 import asyncio
 
@@ -6,27 +6,26 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
+from banyan.v1 import events_pb2, rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import rollout_service_pb2 as ro
-from banyan.v1 import rollout_service_pb2_grpc, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.rollout.clients.treestore import GrpcStore
 from services.rollout.server import NAME, RolloutServer, adder
-from tests.conftest import NatsServer, wait_until
 from tests.rollout.growing import TREEPO
 from tests.rollout.world import RUN, World, ids, world
 
 SLOW = {"engine_settings": {"chain": {"": {"a": 0.5, "b": 0.5}}, "latency_s": 0.03}}
-LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}  # still at work when its first segments are stored
-PLAN, FAILING = "tests.rollout.growing:Failing", {"after": 2}
+# An engine that still works when its first segments are stored.
+LONG = {"engine_settings": {**SLOW["engine_settings"], "latency_s": 0.2}}
 TREE = {"segment": 3, "max_depth": 4, "width": 8}
 
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def queue_is_empty(w: World) -> bool:
@@ -54,7 +53,9 @@ async def test_the_completion_of_a_leaf_is_its_path_without_the_prompt(small):
         (opened,) = await small.open(1, TREE, TREEPO, max_new_tokens=12)
         (tree,) = await small.grown([opened])
         keys = [ts.LeafKey(tree_id=opened, leaf=leaf) for leaf in tree.leaves]
-        answer = await rpc.call(small.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=1000))
+        answer = await rpc.call(
+            small.trees.ReadLeaves, ts.ReadLeavesRequest(leaves=keys, deadline_ms=1000)
+        )
         texts = {s.id: (s.text, s.parent) for s in tree.segments}
         assert len(answer.transcripts) == 8
         for transcript in answer.transcripts:
@@ -65,7 +66,7 @@ async def test_the_completion_of_a_leaf_is_its_path_without_the_prompt(small):
 
 
 async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
-    """The node is cut off in the middle: nothing is handed back. The next claim resumes and fences it."""
+    """A node that is cut off returns nothing. The next claim resumes the tree and fences it."""
     await small.begin(**LONG)
     await small.policy(0)
     async with small.node("dead") as dead:
@@ -75,10 +76,8 @@ async def test_another_node_goes_on_where_a_dead_one_stopped(small, eventually):
         await asyncio.wait([dead.task])
     before = ids(await small.state(opened))
     async with small.node("heir") as heir:
-        # The broker gives the assignment out again only after ack_wait; claiming by hand is the same without the wait.
-        taken = await heir._taker._take(FakeDelivery(RUN, opened))
-        heir.trees.put(taken)
-        heir._again.set()
+        # The broker redelivers the assignment only after ack_wait: claim it by hand.
+        heir.trees.put(await heir._claimer.claim_one(FakeDelivery(RUN, opened)))
         (tree,) = await small.grown([opened])
         assert tree.claim_epoch == 2 and before <= ids(tree) and len(tree.leaves) == 8
         places = [(s.parent, s.fork, s.ordinal) for s in tree.segments]
@@ -99,38 +98,37 @@ async def test_a_node_that_dies_has_its_trees_again_as_it_begins(small, eventual
         await asyncio.wait([dead.task])
     before = ids(await small.state(opened))
     await GrpcStore(small.channel, RUN, "n1").begin()
-    async with small.node() as again:
+    async with small.node() as restarted:
         (tree,) = await small.grown([opened], 10.0)
         assert tree.claim_epoch == 2 and before <= ids(tree) and len(tree.leaves) == 8
-        await eventually(lambda: len(again.trees) == 0)
+        await eventually(lambda: len(restarted.trees) == 0)
 
 
 async def some_segments(w: World, tree: bytes, count: int) -> bool:
-    found = await w._or_none(tree)
-    return found is not None and len(found.segments) >= count
+    stored = await w._or_none(tree)
+    return stored is not None and len(stored.segments) >= count
 
 
 class FakeDelivery:
-    """An assignment that no broker knows of."""
+    """An assignment that no broker knows."""
 
     traceparent = ""
 
     def __init__(self, run_id, tree):
-        from banyan.v1 import events_pb2
-
-        self.data, self.said = events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1).SerializeToString(), []
+        assignment = events_pb2.GrowTree(run_id=run_id, tree_id=tree, ticket=1)
+        self.data, self.answers = assignment.SerializeToString(), []
 
     async def ack(self):
-        self.said.append("ack")
+        self.answers.append("ack")
 
     async def nak(self, delay_s):
-        self.said.append("nak")
+        self.answers.append("nak")
 
     async def in_progress(self):
-        self.said.append("in_progress")
+        self.answers.append("in_progress")
 
     async def term(self):
-        self.said.append("term")
+        self.answers.append("term")
 
 
 class Lossy:
@@ -163,8 +161,10 @@ async def test_a_stale_claim_is_dropped_here(small, eventually):
     async with small.node() as node:
         (opened,) = await small.open(1, {"width": 4}, max_new_tokens=500)
         await eventually(lambda: len(node.trees.growing) == 1)
-        await rpc.call(small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1))
-        await node._keeper.once()
+        await rpc.call(
+            small.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=opened, node_id="thief", ticket=1)
+        )
+        await node._renewer.renew_progressing()
         assert len(node.trees) == 0
         await eventually(lambda: idle(node), 5, "the engine to be idle")
 
@@ -177,7 +177,11 @@ async def test_a_tree_that_its_group_can_do_without_is_stopped_at_once(small, ev
         (kept,) = await small.open(2, {"width": 4}, max_new_tokens=2000, first=1)
         await eventually(lambda: len(node.trees.growing) == 2)
         await small.policy(1)  # a batch may not take group 0 any more
-        await eventually(lambda: [live.spec.tree_id for live in node.trees] == [kept], 5, "long before the next renewal")
+        await eventually(
+            lambda: [live.spec.tree_id for live in node.trees] == [kept],
+            5,
+            "long before the next renewal",
+        )
         dropped = await small.state(stale)
         assert (dropped.state, dropped.reason) == (tree_pb2.TREE_STATE_DROPPED, "STALE")
         await eventually(lambda: only(node, 4), 5, "the engine to have its branches stopped")
@@ -214,97 +218,6 @@ async def sampled(node, tokens):
     return (await node._thread.stats()).sampled_tokens >= tokens
 
 
-async def test_a_tree_waits_for_its_policy_and_is_given_back_if_it_does_not_come(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node(policy_wait_s=0.5) as node:
-        (opened,) = await small.open(1, min_step=1)
-        await eventually(lambda: len(node.trees.pending) == 1)
-        await eventually(lambda: claims(small, opened, 2), 15, "the tree to be given back and claimed again")
-        await small.policy(1)
-        (tree,) = await small.grown([opened])
-        assert {s.policy.step for s in tree.segments if s.parent} == {1}
-        assert node.refresher.loaded.step == 1
-
-
-async def claims(w, tree, count):
-    found = await w._or_none(tree)
-    return found is not None and found.claim_epoch >= count
-
-
-async def test_a_new_policy_cuts_what_runs_unless_a_tree_forbids_it(small, eventually):
-    await small.begin(**SLOW)
-    await small.policy(0)
-    async with small.node() as node:
-        (free,) = await small.open(1, {"width": 3}, max_new_tokens=30)
-        await eventually(lambda: sampled(node, 9), 10)
-        await small.policy(1)
-        (tree,) = await small.grown([free])
-        assert {s.policy.step for s in tree.segments if s.parent} == {0, 1} and len(tree.leaves) == 3
-        exact = await small.open(2, {"width": 3}, max_new_tokens=30, first=1, min_step=1, max_step=1)
-        await eventually(lambda: len(node.trees.growing) == 1)
-        await small.policy(2)
-        (tree,) = await small.grown(exact)
-        assert {s.policy.step for s in tree.segments if s.parent} == {1}
-        await eventually(lambda: node.refresher.loaded.step == 2)
-
-
-async def test_a_tree_that_no_node_can_grow_is_dropped_at_once_with_the_reason(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node() as node:
-        spec, plan = await small.open(1, {"width": 4, "colour": "red"}), await small.open(2, FAILING, PLAN, first=1)
-
-        async def dropped(tree, why):
-            state = await small._or_none(tree)
-            return state and state.state == tree_pb2.TREE_STATE_DROPPED and why in state.reason and state.claim_epoch == 1
-
-        await eventually(lambda: dropped(spec[0], "UNUSABLE: tree"))
-        await eventually(lambda: dropped(plan[0], f"UNUSABLE: generate.policy {PLAN}: ZeroDivisionError"))
-        await eventually(lambda: len(node.trees) == 0)
-        (good,) = await small.open(3, first=2)
-        await small.grown([good])
-
-
-async def test_a_tree_that_only_this_node_cannot_grow_goes_back_to_the_queue(small, eventually):
-    await small.begin()
-    await small.policy(0)
-    async with small.node() as node:
-        (opened,) = await small.open(1, {}, "nowhere.at_all:policy")
-        await eventually(lambda: claims(small, opened, 3), 20)
-        assert len(node.trees) == 0 and (await small.state(opened)).state == tree_pb2.TREE_STATE_GROWING
-        (good,) = await small.open(2, first=1)
-        await small.grown([good])
-
-
-async def test_a_wave_starts_whole_and_in_order_and_repeats_to_the_bit(tmp_path):
-    seen = []
-    for attempt, last in enumerate((5, 0)):  # the tree that comes late differs; the segments must not
-        server = NatsServer(tmp_path / f"nats{attempt}")
-        try:
-            async with world(server.url, tmp_path / f"state{attempt}") as w:
-                seen.append(await wave(w, last))
-        finally:
-            server.stop()
-    assert seen[0] == seen[1]
-
-
-async def wave(w, last):
-    await w.begin(deterministic=True)
-    await w.policy(0)
-    more = {"max_new_tokens": 12, "wave": "w", "wave_size": 6}
-    async with w.node() as node:
-        opened = []
-        for ordinal in (o for o in range(6) if o != last):
-            opened += await w.open(ordinal + 1, TREE, TREEPO, first=ordinal, **more)
-        await wait_until(lambda: len(node.trees.pending) == 5)
-        assert not node.trees.growing, "five of six are not a wave"
-        opened += await w.open(last + 1, TREE, TREEPO, first=last, **more)
-        grown = {tree.spec.group_ordinal: ids(tree) for tree in await w.grown(opened)}
-        steps = (await node._thread.stats()).steps
-    return grown, steps
-
-
 async def test_the_service_expands_checks_and_drains(small):
     await small.begin(engine_settings={"chain": {"": {"a": 0.5, "b": 0.5}}})
     await small.policy(3)
@@ -319,11 +232,20 @@ async def test_the_service_expands_checks_and_drains(small):
         request = ro.RolloutServiceExpandRequest(tokens=prefix, branches=3, sampling=sampling)
         parts = [p async for p in stub.Expand(request)]
         assert sorted(p.branch for p in parts) == [0, 1, 2] and all(len(p.text) == 5 for p in parts)
-        check = ro.LogProbsRequest(tokens=prefix + list(parts[0].tokens), first=len(prefix), temperature=1.0)
+        check = ro.LogProbsRequest(
+            tokens=prefix + list(parts[0].tokens), first=len(prefix), temperature=1.0
+        )
         answer = await rpc.call(stub.LogProbs, check)
-        assert list(answer.logprobs) == pytest.approx(list(parts[0].logprobs), abs=1e-6) and answer.policy.step == 3
+        assert (
+            list(answer.logprobs) == pytest.approx(list(parts[0].logprobs), abs=1e-6)
+            and answer.policy.step == 3
+        )
         status = await rpc.call(stub.GetStatus, ro.RolloutServiceGetStatusRequest())
-        assert (status.node_id, status.run_id, status.policy.step) == ("n1", RUN, 3) and status.sampled_tokens >= 15
+        assert (status.node_id, status.run_id, status.policy.step) == (
+            "n1",
+            RUN,
+            3,
+        ) and status.sampled_tokens >= 15
         with pytest.raises(grpc.aio.AioRpcError, match=r"1\.\.256 branches"):
             _ = [p async for p in stub.Expand(ro.RolloutServiceExpandRequest(tokens=prefix))]
         await rpc.call(stub.Drain, ro.DrainRequest(deadline_ms=3000))

@@ -1,4 +1,4 @@
-"""A node whose engine does not compute with the policy that it was given: it is out of service, and says so at the end."""
+"""A node whose engine does not compute with its policy is out of service, and finally ends."""
 
 import pytest
 import pytest_asyncio
@@ -16,18 +16,20 @@ def refuse(policy, weights):
 
 @pytest_asyncio.fixture
 async def small(nats_server, tmp_path):
-    async with world(nats_server.url, tmp_path / "state") as made:
-        yield made
+    async with world(nats_server.url, tmp_path / "state") as w:
+        yield w
 
 
 async def distrusted(node, w):
-    """From the next policy on; a tree that older policies may sample is growing."""
+    """Let the engine refuse the next policy, while a tree grows by the present one."""
     (opened,) = await w.open(1, {"width": 4}, max_new_tokens=60)
     node._thread._command(lambda engine: setattr(engine, "load", refuse))
     return opened
 
 
-async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_proven(small, eventually):
+async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_proven(
+    small, eventually
+):
     await small.begin(**SLOW)
     await small.policy(0)
     async with small.node("unfit") as unfit:
@@ -35,16 +37,26 @@ async def test_its_trees_go_to_another_and_it_takes_none_until_an_update_is_prov
         opened = await distrusted(unfit, small)
         await eventually(lambda: len(unfit.trees.growing) == 1)
         await small.policy(1)
-        await eventually(lambda: not unfit.refresher.fit and not len(unfit.trees), 10, "the tree to be handed back")
+        await eventually(
+            lambda: not unfit.refresher.fit and not len(unfit.trees),
+            10,
+            "the tree to be handed back",
+        )
         async with small.node("fit"):
             (tree,) = await small.grown([opened])
-            assert "fit" in {s.producer for s in tree.segments} and tree.claim_epoch == 2 and len(tree.leaves) == 4
+            assert (
+                "fit" in {s.producer for s in tree.segments}
+                and tree.claim_epoch == 2
+                and len(tree.leaves) == 4
+            )
             await small.grown(await small.open(2, first=1))
             assert unfit.trees.grown == 0
         unfit._thread._command(lambda engine: delattr(engine, "load"))
-        await eventually(lambda: unfit.refresher.fit and unfit.refresher.loaded.step == 1, 10, "a proof")
-        (again,) = await small.grown(await small.open(3, first=2))
-        assert {s.producer for s in again.segments} == {"unfit"} and ids(again)
+        await eventually(
+            lambda: unfit.refresher.fit and unfit.refresher.loaded.step == 1, 10, "a proof"
+        )
+        (regrown,) = await small.grown(await small.open(3, first=2))
+        assert {s.producer for s in regrown.segments} == {"unfit"} and ids(regrown)
 
 
 async def test_it_ends_where_no_update_can_be_proven(small, eventually, monkeypatch):

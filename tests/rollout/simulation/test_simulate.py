@@ -1,4 +1,4 @@
-"""What `banyan simulate` counts, and that each recipe shows what its tree policy is for."""
+"""The counts of `banyan simulate`; each recipe shows the use of its tree policy."""
 
 from pathlib import Path
 
@@ -11,11 +11,13 @@ from bench.saving import shaped
 from services.rollout.simulation.simulate import simulate
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yaml"))
-# of each policy with its recipe's settings: leaves, forks at least, and the saving, by hand or between bounds
+# For each policy with its recipe's settings: leaves, least forks, and saving, by hand or bounds.
 SHOWN = {
-    "arrol": (8, 0, 1 - (16 * 3 + 8 * 5) / (8 * 8)),  # half of 16 go on behind token 3, and what the others cost counts
+    # Half of 16 samples go on after token 3; the tokens of the others count.
+    "arrol": (8, 0, 1 - (16 * 3 + 8 * 5) / (8 * 8)),
     "dars": (None, 0, (0.0, 0.0)),
-    "echo": (16, 4, 1 - (4 * 12 + 12 * 5) / (16 * 12)),  # each of 4 chains forks once, at token 7 of 12, into 4
+    # Each of 4 chains forks once, at token 7 of 12, into 4.
+    "echo": (16, 4, 1 - (4 * 12 + 12 * 5) / (16 * 12)),
     "eptree": (30, 6, 1 / 5),  # of 5 leaves a chain two share 4 of 8 tokens, and two share none
     "ets": (16, 1, 0.0),  # each step is sampled 16 times: what it spares is memory
     "iid": (None, 0, 0.0),
@@ -31,36 +33,47 @@ BASE = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
 
 
 def test_independent_samples_save_nothing():
-    result = simulate(resolve({**BASE, "generate": {"policy": "iid", "settings": {"width": 6}, "max_new_tokens": 9}}))
-    said = "a or b, evenly, to the limit of the path"
-    assert result == {"leaves": 6, "forks": 0, "sampled_tokens": 54, "iid_tokens": 54, "saved": 0.0, "script": said}
+    generate = {"policy": "iid", "settings": {"width": 6}, "max_new_tokens": 9}
+    result = simulate(resolve({**BASE, "generate": generate}))
+    script = "a or b, evenly, to the limit of the path"
+    assert result == {
+        "leaves": 6,
+        "forks": 0,
+        "sampled_tokens": 54,
+        "iid_tokens": 54,
+        "saved": 0.0,
+        "script": script,
+    }
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_shows_what_its_tree_policy_is_for(path: Path) -> None:
     recipe = load(path)
-    found, policy = simulate(recipe), recipe.generate.policy
+    counts, policy = simulate(recipe), recipe.generate.policy
     leaves, forks, saved = SHOWN[policy]
     if leaves is None:
-        leaves = recipe.generate.trees * registry.build("generate", policy, recipe.generate.settings).width
-    assert found["leaves"] == leaves or (policy == "dars" and 8 <= found["leaves"] <= 32)
-    assert found["forks"] >= forks and (forks or not found["forks"])
+        tree_policy = registry.build("generate", policy, recipe.generate.settings)
+        leaves = recipe.generate.trees * tree_policy.width
+    assert counts["leaves"] == leaves or (policy == "dars" and 8 <= counts["leaves"] <= 32)
+    assert counts["forks"] >= forks and (forks or not counts["forks"])
     if isinstance(saved, tuple):
-        assert saved[0] <= found["saved"] <= saved[1]
+        assert saved[0] <= counts["saved"] <= saved[1]
     else:
-        assert found["saved"] == pytest.approx(saved)
+        assert counts["saved"] == pytest.approx(saved)
 
 
 def test_a_policy_that_goes_on_by_scores_shows_what_it_does_at_any_accuracy() -> None:
     recipes = {path.stem: path for path in RECIPES}
     leaves = simulate(load(recipes["dars"]))["leaves_by_accuracy"]
     assert list(leaves) == ["0", "0.25", "0.5", "0.75", "1"]
-    assert leaves["0"] == 32 and leaves["1"] == 8 and list(leaves.values()) == sorted(leaves.values(), reverse=True)
+    assert leaves["0"] == 32 and leaves["1"] == 8
+    assert list(leaves.values()) == sorted(leaves.values(), reverse=True)
     repaired = simulate(load(recipes["scope"]))
-    assert set(repaired["leaves_by_accuracy"].values()) == {8} and repaired["forks"] == 2, "two are put right"
+    assert set(repaired["leaves_by_accuracy"].values()) == {8}
+    assert repaired["forks"] == 2, "two are put right"
 
 
-def test_a_binary_tree_of_depth_four_saves_what_the_card_says():
+def test_a_binary_tree_of_depth_four_saves_more_than_half():
     settings = {"segment": 8, "max_depth": 4, "width": 16}
     generate = {"policy": "treepo", "settings": settings, "max_new_tokens": 32, "trees": 3}
     result = simulate(resolve({**BASE, "generate": generate}))
@@ -68,26 +81,40 @@ def test_a_binary_tree_of_depth_four_saves_what_the_card_says():
     assert result["saved"] == pytest.approx(0.53125)
 
 
-def test_a_simulation_that_would_not_end_says_what_to_make_smaller():
+def test_a_simulation_that_would_not_end_says_what_to_make_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.rollout.simulation.simulate._MOST_TOKENS", 20_000)
     generate = {"policy": "iid", "settings": {"width": 4}, "max_new_tokens": 1_000_000}
-    with pytest.raises(InvalidInput, match=r"a simulation ends at 500000; generate\.max_new_tokens is 1000000"):
+    says = r"a simulation ends at 20000; generate\.max_new_tokens is 1000000"
+    with pytest.raises(InvalidInput, match=says):
         simulate(resolve({**BASE, "generate": generate}))
 
 
 def test_scripted_settings_of_the_recipe_are_used():
     resources = {"engine": "scripted", "engine_settings": {"accuracy": 1.0, "latency_s": 9.0}}
-    result = simulate(resolve({**BASE, "generate": {"settings": {"width": 4}}, "resources": resources}))
+    result = simulate(
+        resolve({**BASE, "generate": {"settings": {"width": 4}}, "resources": resources})
+    )
     assert result["sampled_tokens"] == 4 * len("12") + 4  # 7 + 5, and the end
 
 
 def waiting(accuracy: float | None, **more: object) -> dict:
     settings = {"accuracy": accuracy} if accuracy is not None else {"chain": {"": {"a": 1.0}}}
     generate = {"policy": "dars", "settings": {"width": 8, "max_width": 32}}
-    return {**BASE, "generate": generate, "resources": {"engine": "scripted", "engine_settings": settings}, **more}
+    return {
+        **BASE,
+        "generate": generate,
+        "resources": {"engine": "scripted", "engine_settings": settings},
+        **more,
+    }
 
 
 def test_a_policy_that_waits_for_scores_gets_those_of_the_scripted_sums():
-    assert simulate(resolve(waiting(0.0)))["leaves"] == 32 and simulate(resolve(waiting(1.0)))["leaves"] == 8
+    assert (
+        simulate(resolve(waiting(0.0)))["leaves"] == 32
+        and simulate(resolve(waiting(1.0)))["leaves"] == 8
+    )
     with pytest.raises(InvalidInput, match=r"set engine_settings\.accuracy"):
         simulate(resolve(waiting(None)))
 
@@ -109,8 +136,14 @@ def test_a_tree_that_grows_by_rooms_gets_what_its_prompt_brings():
         ({"control": {}}, "set control.rooms"),
         ({"generate": {"policy": "iid"}}, "needs a tree policy that grows by rooms"),
         ({"generate": {"policy": "rounds", "trees": 2}}, "set generate.trees: 1"),
-        ({"generate": {"policy": "rounds", "settings": {"most": 12}}}, "must lie between start=4 and most=12"),
-        ({"control": {"rooms": "xrpo", "rooms_settings": {"alpha": 2.0}}}, "alpha must lie between 0 and 1"),
+        (
+            {"generate": {"policy": "rounds", "settings": {"most": 12}}},
+            "must lie between start=4 and most=12",
+        ),
+        (
+            {"control": {"rooms": "xrpo", "rooms_settings": {"alpha": 2.0}}},
+            "alpha must lie between 0 and 1",
+        ),
         ({"control": {"rooms": "share"}}, "there is no rooms plugin"),
     ],
 )
@@ -121,4 +154,14 @@ def test_rooms_and_policies_that_do_not_fit_are_refused(change: dict, problem: s
 
 def test_a_policy_that_never_ends_is_named():
     with pytest.raises(InvalidInput, match="never says that its tree is done; it has 0 leaves"):
-        simulate(resolve({**BASE, "generate": {"policy": "tests.rollout.growing:Failing", "settings": {"after": 99}}}))
+        simulate(
+            resolve(
+                {
+                    **BASE,
+                    "generate": {
+                        "policy": "tests.rollout.growing:Failing",
+                        "settings": {"after": 99},
+                    },
+                }
+            )
+        )

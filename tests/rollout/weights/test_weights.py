@@ -1,4 +1,4 @@
-"""Weight files, and getting them onto this host: whole, checked, resumed where a transfer broke."""
+"""Weight files and their transfer to a host: whole, checked, resumed after a break."""
 
 import contextlib
 
@@ -18,28 +18,37 @@ from tests.rollout.growing import IID, spec
 def tensors(seed=0):
     torch.manual_seed(seed)
     shared = torch.randn(70, 3)
-    return {"b": torch.randn(5, 1000), "a": torch.randn(1), "embed": shared, "head": shared, "none": torch.zeros(0, 4)}
+    return {
+        "b": torch.randn(5, 1000),
+        "a": torch.randn(1),
+        "embed": shared,
+        "head": shared,
+        "none": torch.zeros(0, 4),
+    }
 
 
 def test_a_weight_file_gives_back_what_was_written(tmp_path):
-    given = tensors()
-    manifest = file.write(tmp_path, "policy-2-7", given, 2, 7)
+    written = tensors()
+    manifest = file.write(tmp_path, "policy-2-7", written, 2, 7)
     assert manifest.aliases == {"head": "embed"} and (manifest.epoch, manifest.step) == (2, 7)
-    again = file.open_verified(tmp_path / "policy-2-7.json")
-    assert again == manifest
-    read = file.read_tensors(again)
-    assert set(read) == set(given)
-    for name, tensor in given.items():
+    reopened = file.open_verified(tmp_path / "policy-2-7.json")
+    assert reopened == manifest
+    read = file.read_tensors(reopened)
+    assert set(read) == set(written)
+    for name, tensor in written.items():
         assert read[name].dtype is torch.bfloat16 and torch.equal(read[name], tensor.bfloat16())
     assert read["head"].data_ptr() == read["embed"].data_ptr()
-    exact = file.read_tensors(file.write(tmp_path, "policy-2-8", given, 2, 8, dtype="float32"))
-    assert all(torch.equal(exact[n], t) for n, t in given.items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"policy-2-{s}.{e}" for s in (7, 8) for e in ("bin", "json")]
+    exact = file.read_tensors(file.write(tmp_path, "policy-2-8", written, 2, 8, dtype="float32"))
+    assert all(torch.equal(exact[n], t) for n, t in written.items())
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        f"policy-2-{s}.{e}" for s in (7, 8) for e in ("bin", "json")
+    ]
 
 
 def test_the_digest_is_blake3_of_the_files_bytes(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")  # digest from the BLAKE3 test vectors
-    assert file.digest_of(tmp_path / "abc").hex() == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    expected = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    assert file.digest_of(tmp_path / "abc").hex() == expected
     (tmp_path / "empty").touch()
     assert file.digest_of(tmp_path / "empty").hex().startswith("af1349b9f5f9a1a6a0404dea36dcc949")
     manifest = file.write(tmp_path, "w", tensors(), 1, 0)
@@ -56,13 +65,16 @@ def test_a_flipped_bit_a_short_file_and_a_bad_manifest_are_refused(tmp_path):
     manifest.path.write_bytes(data[:-1])
     with pytest.raises(InvalidInput, match=r"holds .* bytes, its manifest says"):
         file.open_verified(manifest.manifest_path)
-    said = manifest.to_json()
-    wrong = [said.replace('"offset": 0', f'"offset": {offset}') for offset in ("64000000", '"0"', "null")]
-    wrong += [
-        said.replace(f'"bytes": {manifest.bytes},', '"bytes": Infinity,'),
-        said.replace('"aliases": {', '"aliases": 1, "x": {'),
+    manifest_text = manifest.to_json()
+    wrong = [
+        manifest_text.replace('"offset": 0', f'"offset": {offset}')
+        for offset in ("64000000", '"0"', "null")
     ]
-    assert said not in wrong
+    wrong += [
+        manifest_text.replace(f'"bytes": {manifest.bytes},', '"bytes": Infinity,'),
+        manifest_text.replace('"aliases": {', '"aliases": 1, "x": {'),
+    ]
+    assert manifest_text not in wrong
     for text in ("{", "[]", '{"epoch": 1}', *wrong):
         with pytest.raises(InvalidInput, match=r"unusable|outside"):
             file.from_json(text, manifest.path)
@@ -82,7 +94,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 
 class Learner:
-    """Streams a weight file in pieces, and may break off."""
+    """A learner that streams a weight file in pieces, and may break off."""
 
     def __init__(self, manifest):
         self.manifest, self.data = manifest, manifest.path.read_bytes()
@@ -97,7 +109,9 @@ class Learner:
             if self.flip:
                 data[0] ^= 1
             text = self.manifest.to_json() if at == offset else ""
-            yield pb.FetchWeightsResponse(offset=at, data=bytes(data), total=len(self.data), manifest_json=text)
+            yield pb.FetchWeightsResponse(
+                offset=at, data=bytes(data), total=len(self.data), manifest_json=text
+            )
 
 
 def published(manifest, folder):
@@ -113,7 +127,9 @@ async def located(weights, policy):
 async def test_weights_on_this_host_are_read_in_place(tmp_path):
     manifest = file.write(tmp_path / "shm", "policy-1-3", tensors(), 1, 3)
     learner = Learner(manifest)
-    path = await located(Weights(tmp_path / "own", learner.fetch), published(manifest, tmp_path / "shm"))
+    path = await located(
+        Weights(tmp_path / "own", learner.fetch), published(manifest, tmp_path / "shm")
+    )
     assert path == manifest.manifest_path and not learner.asked
 
 
@@ -128,7 +144,10 @@ async def test_a_broken_transfer_goes_on_where_it_stopped(tmp_path):
     path = await located(weights, published(manifest, tmp_path / "elsewhere"))
     assert learner.asked == [0, 6000]
     assert torch.equal(file.read_tensors(file.open_verified(path))["b"], tensors()["b"].bfloat16())
-    assert await located(weights, published(manifest, tmp_path / "elsewhere")) == path and len(learner.asked) == 2
+    assert (
+        await located(weights, published(manifest, tmp_path / "elsewhere")) == path
+        and len(learner.asked) == 2
+    )
 
 
 async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
@@ -146,17 +165,29 @@ async def test_weights_that_came_wrong_are_fetched_anew(tmp_path):
 async def test_only_the_newest_downloads_are_kept(tmp_path):
     for step in range(4):
         manifest = file.write(tmp_path / "far", f"policy-1-{step}", tensors(step), 1, step)
-        await located(Weights(tmp_path / "own", Learner(manifest).fetch), published(manifest, tmp_path / "elsewhere"))
-    assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == ["policy-1-2.bin", "policy-1-3.bin"]
+        await located(
+            Weights(tmp_path / "own", Learner(manifest).fetch),
+            published(manifest, tmp_path / "elsewhere"),
+        )
+    assert sorted(p.name for p in (tmp_path / "own").glob("*.bin")) == [
+        "policy-1-2.bin",
+        "policy-1-3.bin",
+    ]
 
 
 async def test_a_full_disk_is_said_and_another_try_may_help(tmp_path):
     manifest, own = file.write(tmp_path / "far", "policy-1-3", tensors(), 1, 3), tmp_path / "own"
-    wanted_now, weights = published(manifest, tmp_path / "elsewhere"), Weights(own, Learner(manifest).fetch)
+    wanted_now, weights = (
+        published(manifest, tmp_path / "elsewhere"),
+        Weights(own, Learner(manifest).fetch),
+    )
     own.mkdir()
     part = own / f"{manifest.digest.hex()[:16]}.part"
     part.symlink_to("/dev/full")
-    with pytest.raises(TemporaryError, match=r"cannot write weights to .*own: No space left on device; is there room"):
+    with pytest.raises(
+        TemporaryError,
+        match=r"cannot write weights to .*own: No space left on device; is there room",
+    ):
         await located(weights, wanted_now)
     part.unlink()
     await located(weights, wanted_now)
@@ -205,6 +236,6 @@ def tree(min_step=0, max_step=None):
 def test_which_policy_to_load(loaded, live, pending, expected):
     known = [at(1, 0), at(1, 1), at(1, 4), at(2, 3)]
     current = at(*loaded).policy if loaded else None
-    found = wanted(known, current, live, pending)
-    assert (found and (found.policy.epoch, found.policy.step)) == expected
+    target = wanted(known, current, live, pending)
+    assert (target and (target.policy.epoch, target.policy.step)) == expected
     assert wanted([], current, live, pending) is None

@@ -1,4 +1,6 @@
-"""What curricula decide, and what they decide on: rows that the first gateway writes, and the outcomes of batches."""
+"""Decisions of curricula and their grounds: allocations, of which the first one is in force, and
+the outcomes of batches.
+"""
 
 import pytest
 
@@ -11,16 +13,22 @@ from services.treestore.training import batches
 from tests.treestore.forge import World
 
 
-def _put(world: World, *rows: tuple[int, int], epoch: int = 1, **more: object) -> list[rs.GroupAllocation]:
-    asked = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]  # type: ignore[arg-type]
-    request = rs.PutAllocationsRequest(run_id=world.forge.run_id, gateway_epoch=epoch, allocations=asked)
-    return list(world.database.transact(lambda c: allocations.put(c, request, world.now())).allocations)
+def _put(
+    world: World, *rows: tuple[int, int], epoch: int = 1, **more: object
+) -> list[rs.GroupAllocation]:
+    wanted = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]  # type: ignore[arg-type]
+    request = rs.PutAllocationsRequest(
+        run_id=world.forge.run_id, gateway_epoch=epoch, allocations=wanted
+    )
+    return list(
+        world.database.transact(lambda c: allocations.put(c, request, world.now())).allocations
+    )
 
 
 def _read(world: World, first: int = 0, limit: int = 0) -> list[tuple[int, int]]:
     request = rs.ReadAllocationsRequest(run_id=world.forge.run_id, first=first, limit=limit)
-    found = world.database.query(lambda c: allocations.read(c, request)).allocations
-    return [(a.ordinal, a.row) for a in found]
+    response = world.database.query(lambda c: allocations.read(c, request)).allocations
+    return [(a.ordinal, a.row) for a in response]
 
 
 def test_an_allocation_is_stored_whole(world: World) -> None:
@@ -37,11 +45,15 @@ def test_an_allocation_is_stored_whole(world: World) -> None:
     assert _put(world, (0, 7), **more) == [stored], "the same again changes nothing"
 
 
-def test_the_first_allocation_of_an_ordinal_holds_also_against_a_newer_gateway(world: World) -> None:
+def test_the_first_allocation_of_an_ordinal_holds_also_against_a_newer_gateway(
+    world: World,
+) -> None:
     _put(world, (0, 10), (1, 11))
     epoch = world.database.transact(runs.take_gateway_epoch)
     answered = _put(world, (2, 92), (1, 91), (3, 93), epoch=epoch)
-    assert [(a.ordinal, a.row) for a in answered] == [(2, 92), (1, 11), (3, 93)], "in the order of the request"
+    assert [(a.ordinal, a.row) for a in answered] == [(2, 92), (1, 11), (3, 93)], (
+        "in the order of the request"
+    )
     assert _read(world) == [(0, 10), (1, 11), (2, 92), (3, 93)]
 
 
@@ -90,19 +102,28 @@ def test_a_gap_is_refused(world: World) -> None:
     assert _read(world) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-def _commit(world: World, ordinal: int, taken: list[int], given_up: dict[int, str] | None = None) -> None:
+def _commit(world: World, ordinal: int, taken: list[int]) -> None:
     groups = [world.forge.spec(o).group_id for o in taken]
-    dropped = [ts.DroppedGroup(group_id=world.forge.spec(o).group_id, reason=r) for o, r in (given_up or {}).items()]
     request = ts.CommitBatchRequest(
-        run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=1, use="train", group_ids=groups, dropped=dropped
+        run_id=world.forge.run_id,
+        ordinal=ordinal,
+        learner_epoch=1,
+        use="train",
+        group_ids=groups,
     )
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
 
 
-def _outcomes(world: World, first: int, before: int) -> tuple[list[tuple[int, int, list[float], list[int]]], int]:
-    request = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=first, before_batch=before)
-    found = world.database.query(lambda c: group_outcomes.read(c, request))
-    return [(g.ordinal, g.batch, sorted(g.rewards), sorted(g.lengths)) for g in found.groups], found.next_batch
+def _outcomes(
+    world: World, first: int, before: int
+) -> tuple[list[tuple[int, int, list[float], list[int]]], int]:
+    request = rs.ReadOutcomesRequest(
+        run_id=world.forge.run_id, first_batch=first, before_batch=before
+    )
+    response = world.database.query(lambda c: group_outcomes.read(c, request))
+    return [
+        (g.ordinal, g.batch, sorted(g.rewards), sorted(g.lengths)) for g in response.groups
+    ], response.next_batch
 
 
 def test_outcomes_are_the_rewards_and_lengths_of_the_leaves_of_batches(world: World) -> None:
@@ -110,7 +131,7 @@ def test_outcomes_are_the_rewards_and_lengths_of_the_leaves_of_batches(world: Wo
         world.live(world.forge.spec(ordinal), width=3, value=0.5)
     assert _outcomes(world, 0, 9) == ([], 0), "what no batch took is no fact yet"
     _commit(world, 0, [0, 2])
-    _commit(world, 1, [1], {3: "flat"})
+    _commit(world, 1, [1, 3])
     leaves = ([0.0, 0.5, 1.0], [4, 4, 8])  # the last branch is continued
     assert _outcomes(world, 0, 1) == ([(0, 0, *leaves), (2, 0, *leaves)], 1)
     assert _outcomes(world, 1, 9) == ([(1, 1, *leaves), (3, 1, *leaves)], 2)
@@ -124,29 +145,39 @@ def test_answers_that_solved_come_where_they_are_asked_for_and_are_cut(world: Wo
         leaves = [world.forge.child(root, place) for place in range(2)]
         world.ingest(
             world.forge.segments(root, *leaves, epoch=epoch),
-            *(world.forge.leaf(leaf, epoch=epoch, completion=f"{ordinal}: {n} is it") for n, leaf in enumerate(leaves)),
+            *(
+                world.forge.leaf(leaf, epoch=epoch, completion=f"{ordinal}: {n} is it")
+                for n, leaf in enumerate(leaves)
+            ),
             world.forge.grown(spec.tree_id, *leaves, epoch=epoch),
-            *(world.forge.score(leaf, reward) for leaf, reward in zip(leaves, rewards, strict=True)),
+            *(
+                world.forge.score(leaf, reward)
+                for leaf, reward in zip(leaves, rewards, strict=True)
+            ),
         )
-    _commit(world, 0, [0, 1], {2: "flat"})
-    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
-    assert {g.solved for g in world.database.query(lambda c: group_outcomes.read(c, asked)).groups} == {""}
-    asked.solved_chars, asked.right = 7, 0.5
-    first, second, third = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
-    assert first.solved == "0: 1 is" and second.solved == "" and third.solved in ("2: 0 is", "2: 1 is")
+    _commit(world, 0, [0, 1, 2])
+    wanted = rs.ReadOutcomesRequest(run_id=world.forge.run_id, before_batch=1)
+    assert {
+        g.solved for g in world.database.query(lambda c: group_outcomes.read(c, wanted)).groups
+    } == {""}
+    wanted.solved_chars, wanted.right = 7, 0.5
+    first, second, third = world.database.query(lambda c: group_outcomes.read(c, wanted)).groups
+    assert (
+        first.solved == "0: 1 is" and second.solved == "" and third.solved in ("2: 0 is", "2: 1 is")
+    )
 
 
 def test_a_leaf_without_a_value_has_no_reward(world: World) -> None:
     spec = world.forge.spec(0, scorers=["number", "regex"])
     epoch = world.open(spec)
     root = world.forge.root(spec)
-    one, two = world.forge.child(root, 0), world.forge.child(root, 1, 6)
+    short, long = world.forge.child(root, 0), world.forge.child(root, 1, 6)
     world.ingest(
-        world.forge.segments(root, one, two, epoch=epoch),
-        world.forge.leaf(one, epoch=epoch), world.forge.leaf(two, epoch=epoch),
-        world.forge.grown(spec.tree_id, one, two, epoch=epoch),
-        world.forge.score(one, 1.0), world.forge.score(one, None, "regex"),
-        world.forge.score(two, 1.0), world.forge.score(two, 0.0, "regex"),
+        world.forge.segments(root, short, long, epoch=epoch),
+        world.forge.leaf(short, epoch=epoch), world.forge.leaf(long, epoch=epoch),
+        world.forge.grown(spec.tree_id, short, long, epoch=epoch),
+        world.forge.score(short, 1.0), world.forge.score(short, None, "regex"),
+        world.forge.score(long, 1.0), world.forge.score(long, 0.0, "regex"),
     )  # fmt: skip
     _commit(world, 0, [0])
     assert _outcomes(world, 0, 1) == ([(0, 0, [0.5], [6])], 1)

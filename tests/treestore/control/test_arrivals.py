@@ -1,4 +1,6 @@
-"""A node that begins holds nothing: its trees are queued at once, and each stays counted as an attempt (ADR 048)."""
+"""A node that starts holds nothing: its trees are queued at once, and each stays counted as an
+attempt (ADR 048).
+"""
 
 import pytest
 
@@ -14,7 +16,9 @@ from tests.treestore.forge import World
 
 def _begins(world: World, node: str) -> int:
     run_id = world.forge.run_id
-    return world.database.transact(lambda c: arrivals.begins(c, run_id, node, world.now(), world.settings))
+    return world.database.transact(
+        lambda c: arrivals.end_claims(c, run_id, node, world.now(), world.settings)
+    )
 
 
 def test_what_a_node_held_is_queued_at_once_when_it_begins_again(world: World) -> None:
@@ -29,14 +33,25 @@ def test_what_a_node_held_is_queued_at_once_when_it_begins_again(world: World) -
     world.claim(others, "rollout-1")
     before = len(world.tickets())
     args = world.now(), world.settings
-    assert world.database.transact(lambda c: arrivals.begins(c, "other-00000001", "rollout-0", *args)) == 0, "of another run"
+    assert (
+        world.database.transact(
+            lambda c: arrivals.end_claims(c, "other-00000001", "rollout-0", *args)
+        )
+        == 0
+    ), "of another run"
     assert _begins(world, "rollout-0") == 1
     row = next(r for r in world.rows(schema.trees) if r.tree_id == mine)
-    assert len(world.tickets()) == before + 1 and row.claim_node == "" and row.idle_claims == 2  # an attempt it stays
-    with pytest.raises(Refused) as refused:  # the dead one, should it only have been away
-        world.database.transact(lambda c: claims.renew(c, mine, row.claim_epoch, world.now(), world.settings))
+    assert (
+        len(world.tickets()) == before + 1 and row.claim_node == "" and row.idle_claims == 2
+    )  # it stays an attempt
+    with pytest.raises(Refused) as refused:  # of the dead node, if it was only away
+        world.database.transact(
+            lambda c: claims.renew(c, mine, row.claim_epoch, world.now(), world.settings)
+        )
     assert refused.value.reason == "STALE_EPOCH"
-    assert world.claim(mine, "rollout-0", ticket=row.ticket - 1) == 0  # what the broker delivers again is old
+    assert (
+        world.claim(mine, "rollout-0", ticket=row.ticket - 1) == 0
+    )  # a redelivery of the broker is old
     assert world.claim(mine, "rollout-0", ticket=row.ticket) == row.claim_epoch + 1
     assert _begins(world, "rollout-2") == 0
 
@@ -51,15 +66,17 @@ def test_a_tree_on_which_nodes_die_is_dropped_in_the_end(world: World) -> None:
     assert (tree.state, tree.reason) == (DROPPED, "NO_PROGRESS")
 
 
-def _arrives(world: World, joined: bool = False, **said: bool) -> None:
+def _arrives(world: World, joined: bool = False, **flags: bool) -> None:
     member = rs.Member(node_id="rollout-0", run_id=world.forge.run_id, joined=joined)
-    request = rs.PutMemberRequest(member=member, **said)
-    world.database.transact(lambda c: arrivals.arrives(c, request, world.now(), world.settings))
-    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    request = rs.PutMemberRequest(member=member, **flags)
+    world.database.transact(
+        lambda c: arrivals.record_member(c, request, world.now(), world.settings)
+    )
+    world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def test_what_a_node_may_have_taken_before_it_died_is_queued_too(world: World) -> None:
-    """The broker would give it to others after 15 s only."""
+    """The broker would give it to other nodes only after 15 s."""
     specs = [world.forge.spec(ordinal) for ordinal in range(3)]
     for spec in specs:
         world.ingest(world.forge.opened(spec))
@@ -71,7 +88,9 @@ def test_what_a_node_may_have_taken_before_it_died_is_queued_too(world: World) -
     _arrives(world, begins=True)
     assert world.tickets() == [*before, 2, 2]
     for spec in specs[1:]:
-        assert world.claim(spec.tree_id, "rollout-1", ticket=1) == 0, "what the broker delivers again is old"
+        assert world.claim(spec.tree_id, "rollout-1", ticket=1) == 0, (
+            "what the broker delivers again is old"
+        )
         assert world.claim(spec.tree_id, "rollout-0", ticket=2) == 1
     row = next(r for r in world.rows(schema.trees) if r.tree_id == specs[0].tree_id)
     assert (row.claim_node, row.claim_epoch) == ("rollout-1", 1), "what others hold they keep"

@@ -1,4 +1,4 @@
-"""Members: who counts, who left, and whose name it is."""
+"""Members: presence, leaving, and the owner of a name."""
 
 import pytest
 
@@ -8,15 +8,19 @@ from services.treestore.control import members
 from tests.treestore.forge import World
 
 
-def _put(world: World, node: str, key: str = "", leaving: bool = False, joined: bool = False) -> None:
+def _put(
+    world: World, node: str, key: str = "", leaving: bool = False, joined: bool = False
+) -> None:
     member = rs.Member(node_id=node, run_id=world.forge.run_id, joined=joined, public_key=key)
     request = rs.PutMemberRequest(member=member, leaving=leaving)
     world.database.transact(lambda c: members.put(c, request, world.now()))
 
 
 def _present(world: World) -> dict[str, bool]:
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    return {m.node_id: m.present for m in found}
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    return {m.node_id: m.present for m in listed}
 
 
 def test_a_silent_member_counts_no_more_until_it_is_heard_of(world: World) -> None:
@@ -42,17 +46,24 @@ def test_a_member_that_leaves_counts_no_more_at_once(world: World) -> None:
 
 def test_a_name_belongs_to_the_key_that_came_first(world: World) -> None:
     _put(world, "a", "KEY", joined=True)
-    _put(world, "a")  # its own word, without the key
+    _put(world, "a")  # a report without the key
     _put(world, "rollout-0")
-    for name in ("a", "rollout-0"):  # a launched node has no key, and nobody may join under its name
+    for name in (
+        "a",
+        "rollout-0",
+    ):  # a launched node has no key, and no other may join under its name
         with pytest.raises(Refused) as refused:
             _put(world, name, "OTHER", joined=True)
         assert refused.value.reason == "NODE_TAKEN"
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    assert [m.public_key for m in found] == ["KEY", ""]
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    assert [m.public_key for m in listed] == ["KEY", ""]
 
 
-def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> None:
+def test_a_killed_node_is_missed_within_ten_seconds_and_one_that_lives_may_lose_a_word_or_two() -> (
+    None
+):
     from services.rollout.node import heartbeat
 
     assert members.PRESENT_MS <= 10_000
@@ -69,11 +80,13 @@ def test_a_name_that_is_none_is_not_kept(world: World, node: str) -> None:
 def test_a_host_that_is_none_is_not_kept(world: World) -> None:
     member = rs.Member(node_id="a", run_id=world.forge.run_id, host="h" * 256)
     with pytest.raises(InvalidInput, match="at most 255"):
-        world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
+        world.database.transact(
+            lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now())
+        )
 
 
 def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> None:
-    """However often their ends come, and whoever asks: they are counted when they come."""
+    """Trees are counted when their ends come, however often these are repeated."""
     for ordinal in range(3):
         spec = world.forge.spec(ordinal)
         epoch = world.open(spec)
@@ -81,5 +94,7 @@ def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> N
             world.ingest(*world.forge.life(spec, epoch=epoch))
     _put(world, "node-1")
     _put(world, "idle")
-    found = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now())).members
-    assert {m.node_id: m.trees for m in found} == {"node-1": 3, "idle": 0}
+    listed = world.database.query(
+        lambda c: members.read(c, world.forge.run_id, world.now())
+    ).members
+    assert {m.node_id: m.trees for m in listed} == {"node-1": 3, "idle": 0}

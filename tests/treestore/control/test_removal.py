@@ -1,4 +1,6 @@
-"""Removing a run: refused while it may go on, in parts that a kill leaves to be gone on with, nothing of another goes."""
+"""Removal of a run: refused while it may go on, in parts between which it may be killed, and
+without touching other runs.
+"""
 
 from typing import Any
 
@@ -21,7 +23,7 @@ _BY_TREE = {"segments", "leaves", "scores", "plans", "blobs", "rooms"}
 
 
 def _second(world: World) -> World:
-    """Another run in the same store."""
+    """Store another run."""
     other = World(world.database, Forge(_OTHER), world.settings, world.now)
     request = rs.PutRunRequest(run=other.forge.run(), request_id="second", gateway_epoch=1)
     world.database.transact(lambda c: runs.put(c, request, world.now(), world.settings))
@@ -29,7 +31,7 @@ def _second(world: World) -> World:
 
 
 def _rows_of(world: World, run_id: str) -> dict[str, list[tuple[object, ...]]]:
-    """All rows of a run, by table."""
+    """Return all rows of a run, by table."""
     trees = select(schema.trees.c.tree_id).where(schema.trees.c.run_id == run_id)
 
     named = select(schema.runs.c.tokenizer).where(schema.runs.c.run_id == run_id)
@@ -38,14 +40,18 @@ def _rows_of(world: World, run_id: str) -> dict[str, list[tuple[object, ...]]]:
         if table is schema.tokenizers:
             mine = table.c.digest.in_(named)
         else:
-            mine = table.c.tree_id.in_(trees) if table.name in _BY_TREE else table.c.run_id == run_id
-        return world.database.query(lambda c: sorted((tuple(row) for row in c.execute(select(table).where(mine))), key=repr))
+            mine = (
+                table.c.tree_id.in_(trees) if table.name in _BY_TREE else table.c.run_id == run_id
+            )
+        return world.database.query(
+            lambda c: sorted((tuple(row) for row in c.execute(select(table).where(mine))), key=repr)
+        )
 
     return {t.name: of(t) for t in schema.metadata.tables.values() if t.name not in _STORE}
 
 
 def _fill(world: World) -> None:
-    """Rows in every table that a run may have rows in."""
+    """Insert rows into every table that a run may have rows in."""
     history(world)
     run_id = world.forge.run_id
     tree = world.rows(schema.trees, run_id=run_id)[3].tree_id
@@ -65,7 +71,13 @@ def _fill(world: World) -> None:
         schema.allocations: {"run_id": run_id, "ordinal": 0, "record": b""},
         schema.tokens: {"token_hash": run_id.encode(), "run_id": run_id},
         schema.members: {"run_id": run_id, "node_id": "node-1", "joined": True},
-        schema.dead: {"service": run_id, "stream": "S", "letter": b"", "digest": b"", "run_id": run_id},
+        schema.dead: {
+            "service": run_id,
+            "stream": "S",
+            "letter": b"",
+            "digest": b"",
+            "run_id": run_id,
+        },
     }
     for table, values in rows.items():
         world.database.transact(lambda c, t=table, v=values: c.execute(t.insert().values(**v)))
@@ -90,7 +102,9 @@ def _step(database: Database, run_id: str, keep: int = rs.KEPT_UNSPECIFIED) -> t
 def test_a_run_that_may_go_on_is_refused_by_name(world: World, state: int) -> None:
     _end(world, state)
     name = rs.RunState.Name(state).removeprefix("RUN_STATE_")
-    with pytest.raises(Refused, match=f"{world.forge.run_id} is {name} .*banyan runs cancel {world.forge.run_id}"):
+    with pytest.raises(
+        Refused, match=f"{world.forge.run_id} is {name} .*banyan runs cancel {world.forge.run_id}"
+    ):
         _step(world.database, world.forge.run_id)
     assert world.one(schema.runs).removed == 0
     with pytest.raises(NotFound):
@@ -106,9 +120,18 @@ def test_nothing_of_it_is_left_and_nothing_of_another_goes(world: World) -> None
     assert _step(world.database, world.forge.run_id)[0]
     assert not any(_rows_of(world, world.forge.run_id).values())
     assert _rows_of(world, _OTHER) == before
-    for table in (schema.segments, schema.leaves, schema.scores, schema.plans, schema.blobs, schema.rooms):
+    for table in (
+        schema.segments,
+        schema.leaves,
+        schema.scores,
+        schema.plans,
+        schema.blobs,
+        schema.rooms,
+    ):
         owned = select(schema.trees.c.tree_id)
-        assert not world.database.query(lambda c, t=table, o=owned: list(c.execute(select(t).where(t.c.tree_id.not_in(o)))))
+        assert not world.database.query(
+            lambda c, t=table, o=owned: list(c.execute(select(t).where(t.c.tree_id.not_in(o))))
+        )
 
 
 def test_a_tokenizer_goes_with_the_last_run_that_names_it(world: World) -> None:
@@ -116,13 +139,19 @@ def test_a_tokenizer_goes_with_the_last_run_that_names_it(world: World) -> None:
     _fill(world)
     _name_tokenizer(world, _OTHER)
     for run_id, left in ((world.forge.run_id, 1), (_OTHER, 0)):
-        over = update(schema.runs).where(schema.runs.c.run_id == run_id).values(state=rs.RUN_STATE_FAILED)
+        over = (
+            update(schema.runs)
+            .where(schema.runs.c.run_id == run_id)
+            .values(state=rs.RUN_STATE_FAILED)
+        )
         world.database.transact(lambda c, over=over: c.execute(over))
         assert _step(world.database, run_id)[0]
         assert len(other.rows(schema.tokenizers)) == left
 
 
-def test_it_goes_in_small_transactions_and_goes_on_after_a_stop(world: World, address: str, monkeypatch) -> None:
+def test_it_goes_in_small_transactions_and_goes_on_after_a_stop(
+    world: World, address: str, monkeypatch
+) -> None:
     _fill(world)
     _end(world)
     monkeypatch.setattr(removal, "_ROWS", 7)
@@ -134,7 +163,9 @@ def test_it_goes_in_small_transactions_and_goes_on_after_a_stop(world: World, ad
         done, rows = _step(database, world.forge.run_id)
         parts.append(rows)
         database.close()
-    assert len(parts) > 5 and max(parts) < 7 + 5, "the last tree of a part may have some segments more"
+    assert len(parts) > 5 and max(parts) < 7 + 5, (
+        "the last tree of a part may have some segments more"
+    )
     world.database = Database(address).open()
     assert not any(_rows_of(world, world.forge.run_id).values())
     world.database.close()
@@ -147,22 +178,46 @@ def test_what_is_to_be_kept_stays(world: World, keep: int) -> None:
     before = _rows_of(world, world.forge.run_id)
     assert _step(world.database, world.forge.run_id, keep)[0]
     left = {name for name, rows in _rows_of(world, world.forge.run_id).items() if rows}
-    metrics = {"runs", "tokenizers", "tallies", "counts", "policies", "batches", "allocations", "members", "grown"}
-    trees = {"trees", "segments", "leaves", "scores", "plans", "groups", "batch_trees", "batch_replays"}
+    metrics = {
+        "runs",
+        "tokenizers",
+        "tallies",
+        "counts",
+        "policies",
+        "batches",
+        "allocations",
+        "members",
+        "grown",
+    }
+    trees = {
+        "trees",
+        "segments",
+        "leaves",
+        "scores",
+        "plans",
+        "groups",
+        "batch_trees",
+        "batch_replays",
+    }
     assert left == (metrics | trees if keep == rs.KEPT_TREES else metrics)
     after = _rows_of(world, world.forge.run_id)
     same = (left - {"runs", "counts"}) | ({"counts"} if keep == rs.KEPT_TREES else set())
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     counted = world.database.query(lambda c: stats.read(c, world.forge.run_id))
     assert counted["segments"] == len(after["segments"]) and counted["trees"] == len(after["trees"])
-    assert _step(world.database, world.forge.run_id)[0] and not any(_rows_of(world, world.forge.run_id).values())
+    assert _step(world.database, world.forge.run_id)[0] and not any(
+        _rows_of(world, world.forge.run_id).values()
+    )
 
 
 def test_a_run_of_which_something_is_gone_does_not_go_on(world: World) -> None:
     _end(world)
     world.database.transact(lambda c: removal.begin(c, world.forge.run_id, rs.KEPT_METRICS))
     move = rs.MoveRunRequest(
-        run_id=world.forge.run_id, gateway_epoch=1, from_state=rs.RUN_STATE_FAILED, to_state=rs.RUN_STATE_PAUSED
+        run_id=world.forge.run_id,
+        gateway_epoch=1,
+        from_state=rs.RUN_STATE_FAILED,
+        to_state=rs.RUN_STATE_PAUSED,
     )
     with pytest.raises(Refused, match="was removed"):
         world.database.transact(lambda c: runs.move(c, move, world.now(), world.settings))

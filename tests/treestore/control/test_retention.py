@@ -1,4 +1,6 @@
-"""What nobody asked for is bounded by run and by node: one that publishes nonsense fills no disk and takes nobody's room."""
+"""Rows caused by rejected events are bounded by run and by node: a hostile node can neither fill
+the disk nor displace others.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +11,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from services.treestore.control import runs
 from services.treestore.ingest import dead_letters
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import stats
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -27,7 +29,7 @@ def narrow(database: Database) -> World:
 
 
 def _tree(world: World, ordinal: int, node: str) -> tuple[tree_pb2.TreeSpec, int]:
-    """A tree that a node grows; it has a root and a branch."""
+    """Open a tree for a node, with a root and a branch."""
     spec = world.forge.spec(ordinal)
     world.ingest(world.forge.opened(spec))
     epoch = world.claim(spec.tree_id, node)
@@ -37,7 +39,9 @@ def _tree(world: World, ordinal: int, node: str) -> tuple[tree_pb2.TreeSpec, int
 
 
 def _taken(world: World, spec: tree_pb2.TreeSpec, epoch: int, n: int) -> Item:
-    return world.forge.segments(world.forge.child(world.forge.root(spec), text=f"other {n}", length=5 + n), epoch=epoch)
+    return world.forge.segments(
+        world.forge.child(world.forge.root(spec), text=f"other {n}", length=5 + n), epoch=epoch
+    )
 
 
 def _orphan(world: World, spec: tree_pb2.TreeSpec, epoch: int, n: int) -> Item:
@@ -46,7 +50,9 @@ def _orphan(world: World, spec: tree_pb2.TreeSpec, epoch: int, n: int) -> Item:
 
 
 def _impossible(world: World, spec: tree_pb2.TreeSpec, epoch: int, n: int) -> Item:
-    return world.forge.segments(world.forge.child(world.forge.root(spec), 1 + n, fork=99), epoch=epoch)
+    return world.forge.segments(
+        world.forge.child(world.forge.root(spec), 1 + n, fork=99), epoch=epoch
+    )
 
 
 _NONSENSE = {schema.refused: _taken, schema.parked: _orphan, schema.dead: _impossible}
@@ -54,7 +60,9 @@ _NONSENSE = {schema.refused: _taken, schema.parked: _orphan, schema.dead: _impos
 
 @pytest.mark.parametrize("table", _NONSENSE, ids=str)
 @pytest.mark.parametrize("together", [True, False])
-def test_a_node_fills_its_own_room_and_nobody_elses(narrow: World, table: Table, together: bool) -> None:
+def test_a_node_fills_its_own_room_and_nobody_elses(
+    narrow: World, table: Table, together: bool
+) -> None:
     make: Callable[..., Item] = _NONSENSE[table]
     hostile, epoch = _tree(narrow, 0, "hostile")
     honest, other = _tree(narrow, 1, "honest")
@@ -64,19 +72,26 @@ def test_a_node_fills_its_own_room_and_nobody_elses(narrow: World, table: Table,
     narrow.ingest(make(narrow, honest, other, 0))
     nodes = [row.node for row in narrow.rows(table)]
     assert sorted(nodes) == ["honest", *["hostile"] * _MOST]
-    found = narrow.database.query(lambda c: stats.read(c, narrow.forge.run_id))
-    assert found[retention.THROWN_AWAY] == _FLOOD - _MOST
-    said = [row for row in narrow.rows(schema.outbox) if row.subject.startswith("dead.")]
-    assert len(said) == (_MOST + 1 if table is schema.dead else 0), "a letter that is not kept is not said"
+    counts = narrow.database.query(lambda c: stats.read(c, narrow.forge.run_id))
+    assert counts[retention.THROWN_AWAY] == _FLOOD - _MOST
+    letters_out = [row for row in narrow.rows(schema.outbox) if row.subject.startswith("dead.")]
+    assert len(letters_out) == (_MOST + 1 if table is schema.dead else 0), (
+        "a letter that is not kept is not said"
+    )
 
 
-def test_messages_of_which_nobody_knows_whose_they_are_have_a_room_of_their_own(narrow: World) -> None:
+def test_messages_of_which_nobody_knows_whose_they_are_have_a_room_of_their_own(
+    narrow: World,
+) -> None:
     honest, epoch = _tree(narrow, 1, "honest")
     subject = f"lineage.{narrow.forge.run_id}.segment"
     narrow.ingest(*(Item(subject, b"\xff" + bytes([n]), 1000 + n) for n in range(_FLOOD)))
-    old = [narrow.forge.segments(narrow.forge.child(narrow.forge.root(honest), 50 + n), epoch=epoch) for n in range(_FLOOD)]
+    old = [
+        narrow.forge.segments(narrow.forge.child(narrow.forge.root(honest), 50 + n), epoch=epoch)
+        for n in range(_FLOOD)
+    ]
     narrow.claim(honest.tree_id, "honest")
-    narrow.ingest(*old)  # of a claim that is over: who holds the tree now did not say it
+    narrow.ingest(*old)  # of a claim that is over: not of the node that claims the tree now
     narrow.ingest(_impossible(narrow, honest, epoch + 1, 0), _taken(narrow, honest, epoch + 1, 0))
     assert sorted(row.node for row in narrow.rows(schema.dead)) == [*[""] * _MOST, "honest"]
     assert sorted(row.node for row in narrow.rows(schema.refused)) == [*[""] * _MOST, "honest"]
@@ -106,7 +121,9 @@ def test_few_large_rows_fill_a_room_too(database: Database) -> None:
     assert sizes == [row.bytes for row in world.rows(schema.refused)]
 
 
-def test_letters_of_other_services_are_bounded_and_those_that_come_again_take_no_room(narrow: World) -> None:
+def test_letters_of_other_services_are_bounded_and_those_that_come_again_take_no_room(
+    narrow: World,
+) -> None:
     subject = f"lineage.{narrow.forge.run_id}.leaf"
     items = [Item("dead.LINEAGE", _letter(subject, n), n) for n in range(_FLOOD)]
     letters = [dead_letters.letter_of(item) for item in items]
@@ -121,11 +138,15 @@ def test_letters_of_other_services_are_bounded_and_those_that_come_again_take_no
 def _letter(subject: str, sequence: int) -> bytes:
     from banyan.v1 import events_pb2
 
-    letter = events_pb2.DeadLetter(stream="LINEAGE", subject=subject, sequence=sequence, service="verifier", reason="r")
+    letter = events_pb2.DeadLetter(
+        stream="LINEAGE", subject=subject, sequence=sequence, service="verifier", reason="r"
+    )
     return letter.SerializeToString()
 
 
-def test_a_store_that_is_built_up_from_the_log_waits_for_its_run_without_a_bound(database: Database) -> None:
+def test_a_store_that_is_built_up_from_the_log_waits_for_its_run_without_a_bound(
+    database: Database,
+) -> None:
     world = World(database, settings=Settings(kept_rows=_MOST))
     database.transact(runs.take_gateway_epoch)
     specs = [world.forge.spec(ordinal) for ordinal in range(_FLOOD)]

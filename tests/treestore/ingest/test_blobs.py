@@ -1,4 +1,6 @@
-"""Segments that are too large for a message go by digest, and plans go with the segments that caused them (PROTOCOL 4)."""
+"""Segments that are too large for a message go by digest, and plans go with the segments that
+caused them.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,7 +15,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.segments import segment_to_wire
 from services.treestore.control import runs
 from services.treestore.ingest import blobs
-from services.treestore.ingest.transaction import Item
+from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
@@ -23,7 +25,9 @@ from tests.treestore.ingest.test_hostile import rs_cancel
 
 def _head(segment: Segment, epoch: int = 1) -> tuple[ts.PutBlobRequest, bytes]:
     data = segment_to_wire(segment).SerializeToString()
-    return ts.PutBlobRequest(tree_id=segment.tree_id, epoch=epoch, digest=blake(data), size=len(data)), data
+    return ts.PutBlobRequest(
+        tree_id=segment.tree_id, epoch=epoch, digest=blake(data), size=len(data)
+    ), data
 
 
 def _put(world: World, segment: Segment, epoch: int = 1) -> bytes:
@@ -35,7 +39,9 @@ def _put(world: World, segment: Segment, epoch: int = 1) -> bytes:
 def _stub(world: World, segment: Segment, blob: bytes, epoch: int = 1, **more: object) -> Item:
     named = tree_pb2.Segment(id=segment.id, tree_id=segment.tree_id)
     grown = events_pb2.GrownSegment(segment=named, claim_epoch=epoch, blob=blob)
-    return world.forge.item("segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, segments=[grown]))
+    return world.forge.item(
+        "segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, segments=[grown])
+    )
 
 
 def _begun(world: World) -> tuple[tree_pb2.TreeSpec, Segment, Segment]:
@@ -53,7 +59,7 @@ def test_a_segment_in_a_blob_is_a_segment_and_the_blob_goes(world: World) -> Non
     world.ingest(world.forge.segments(root), item)
     tree = world.database.query(lambda c: trees.read(c, [spec.tree_id]))[0]
     assert tree.segments[1] == segment_to_wire(large) and not world.rows(schema.blobs)
-    world.ingest(item)  # delivered again, when the blob is gone
+    world.ingest(item)  # redelivered, after the blob is gone
     assert not world.rows(schema.dead) and not world.rows(schema.refused)
 
 
@@ -80,13 +86,17 @@ def test_a_refused_segment_in_a_blob_is_refused_once(world: World) -> None:
 def test_a_blob_that_nobody_put_or_that_holds_something_else_is_a_dead_letter(world: World) -> None:
     _spec, root, large = _begun(world)
     other = _put(world, world.forge.child(root, 7))
-    world.ingest(_stub(world, large, b"d" * 32), _stub(world, large, other), world.forge.segments(root))
+    world.ingest(
+        _stub(world, large, b"d" * 32), _stub(world, large, other), world.forge.segments(root)
+    )
     assert [row.reason.split(":")[0] for row in world.rows(schema.dead)] == [
         "BLOB_MISSING",
         f"blob {other.hex()[:12]} holds another segment than the message says",
     ]
     assert len(world.rows(schema.segments)) == 1
-    world.ingest(_stub(world, large, _put(world, large)))  # the node asks what is missing, and says it again
+    world.ingest(
+        _stub(world, large, _put(world, large))
+    )  # the node asks for the missing segments, and publishes them again
     assert len(world.rows(schema.segments)) == 2
 
 
@@ -127,27 +137,39 @@ async def _pieces(*pieces: ts.PutBlobRequest) -> AsyncIterator[ts.PutBlobRequest
         ({"digest": b"short"}, b"hello", "digest of 32"),
     ],
 )
-async def test_an_upload_that_is_not_what_it_says_is_refused(change: dict, rest: bytes, wrong: str) -> None:
+async def test_an_upload_that_is_not_what_it_says_is_refused(
+    change: dict, rest: bytes, wrong: str
+) -> None:
     head = {"tree_id": b"t" * 32, "epoch": 1, "digest": blake(b"hello"), "size": 5, **change}
     pieces = ts.PutBlobRequest(**head), ts.PutBlobRequest(chunk=rest)
     with pytest.raises(InvalidInput, match=wrong):
-        await blobs.received(_pieces(*pieces), Settings())
+        await blobs.receive(_pieces(*pieces), Settings())
     good = ts.PutBlobRequest(**{**head, "size": 5, "digest": blake(b"hello")}, chunk=b"he")
-    assert (await blobs.received(_pieces(good, ts.PutBlobRequest(chunk=b"llo")), Settings()))[1] == b"hello"
+    assert (await blobs.receive(_pieces(good, ts.PutBlobRequest(chunk=b"llo")), Settings()))[
+        1
+    ] == b"hello"
 
 
 def test_plans_are_stored_once_and_come_only_when_asked_for(world: World) -> None:
     spec, root, _ = _begun(world)
 
     def planned(number: int, epoch: int = 1, padding: int = 0) -> Item:
-        plan = tree_pb2.PlanRecord(claim_epoch=epoch, number=number, view_digest=b"v" * (32 + padding))
+        plan = tree_pb2.PlanRecord(
+            claim_epoch=epoch, number=number, view_digest=b"v" * (32 + padding)
+        )
         grown = events_pb2.GrownPlan(tree_id=spec.tree_id, plan=plan)
-        return world.forge.item("segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, plans=[grown]))
+        return world.forge.item(
+            "segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, plans=[grown])
+        )
 
     first, second = planned(0), planned(1)
     world.ingest(second, first, first, world.forge.segments(root))
     world.ingest(first, planned(2, padding=1 << 16))
-    read = lambda plans: world.database.query(lambda c: trees.read(c, [spec.tree_id], plans))[0].plans  # noqa: E731
+
+    def read(plans: bool) -> list[tree_pb2.PlanRecord]:
+        [tree] = world.database.query(lambda c: trees.read(c, [spec.tree_id], plans))
+        return list(tree.plans)
+
     assert [plan.number for plan in read(True)] == [0, 1] and not read(False)
     assert "bytes at most" in world.one(schema.dead).reason
     assert world.claim(spec.tree_id, "node-2") == 2
@@ -157,6 +179,12 @@ def test_plans_are_stored_once_and_come_only_when_asked_for(world: World) -> Non
     early = world.forge.spec(3)  # its opening comes again, to a store that is rebuilt
     world.settings = replace(world.settings, rebuild=True)
     plan = events_pb2.GrownPlan(tree_id=early.tree_id, plan=tree_pb2.PlanRecord(claim_epoch=1))
-    world.ingest(world.forge.item("segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, plans=[plan])))
+    world.ingest(
+        world.forge.item(
+            "segment", events_pb2.SegmentsGrown(run_id=world.forge.run_id, plans=[plan])
+        )
+    )
     world.ingest(world.forge.opened(early))
-    assert len(world.rows(schema.plans, tree_id=early.tree_id)) == 1 and not world.rows(schema.parked)
+    assert len(world.rows(schema.plans, tree_id=early.tree_id)) == 1 and not world.rows(
+        schema.parked
+    )

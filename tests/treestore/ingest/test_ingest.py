@@ -1,4 +1,4 @@
-"""Idempotent ingest: repeats, early events, refusals, dead letters (PROTOCOL 1 to 4)."""
+"""Idempotent ingest: repetitions, early events, refusals, dead letters."""
 
 import random
 
@@ -30,7 +30,11 @@ def test_a_tree_grows_is_scored_and_closes(world: World) -> None:
     assert tree.spec == spec
     assert len(tree.segments) == 4 and len(tree.leaves) == 2 and len(tree.scores) == 2
     assert tree.segments[0].kind == tree_pb2.SEGMENT_KIND_PROMPT
-    assert not world.rows(schema.parked) and not world.rows(schema.refused) and not world.rows(schema.dead)
+    assert (
+        not world.rows(schema.parked)
+        and not world.rows(schema.refused)
+        and not world.rows(schema.dead)
+    )
     subjects = [row.subject for row in world.rows(schema.outbox)]
     assert subjects == [f"growth.{world.forge.run_id}", f"lineage.{world.forge.run_id}.closed"]
 
@@ -61,7 +65,11 @@ def test_any_order_gives_the_same_tree(world: World, seed: int) -> None:
     world.ingest(*items[:split])
     world.ingest(*items[split:])
     tree = _tree(world, spec.tree_id)
-    assert tree.state == tree_pb2.TREE_STATE_CLOSED and len(tree.segments) == 4 and len(tree.scores) == 2
+    assert (
+        tree.state == tree_pb2.TREE_STATE_CLOSED
+        and len(tree.segments) == 4
+        and len(tree.scores) == 2
+    )
     assert [s.ordinal for s in tree.segments] == [0, 0, 1, 0]  # depth first, whatever came first
     assert not world.rows(schema.parked)
 
@@ -93,7 +101,7 @@ def test_events_of_an_older_claim_are_refused(world: World) -> None:
     world.ingest(*stale)
     assert _reasons(world) == ["STALE_EPOCH"] * 3
     assert len(_tree(world, spec.tree_id).segments) == 1
-    # The same segment under the new claim is welcome: its id does not hold the epoch.
+    # The same segment is accepted under the new claim: its id does not hold the epoch.
     world.ingest(world.forge.segments(leaf, epoch=new), world.forge.leaf(leaf, epoch=new))
     assert len(_tree(world, spec.tree_id).segments) == 2
 
@@ -115,7 +123,9 @@ def test_the_first_segment_at_a_place_wins_and_the_other_subtree_is_refused(worl
     assert rows[below.id].reason == rows[deeper.id].reason == "PARENT_REFUSED"
     assert not world.rows(schema.parked)
     assert len(_tree(world, spec.tree_id).segments) == 2
-    world.ingest(world.forge.segments(world.forge.child(below, 1)))  # later, and in another transaction
+    world.ingest(
+        world.forge.segments(world.forge.child(below, 1))
+    )  # later, and in another transaction
     assert _reasons(world)[-1] == "PARENT_REFUSED" and len(_reasons(world)) == 5
     assert not world.rows(schema.parked)
 
@@ -138,7 +148,11 @@ def test_a_bad_message_is_buried_and_the_rest_is_stored(world: World) -> None:
     assert len(dead) == 3
     assert "log-probs" in dead[0].reason
     letters = [events_pb2.DeadLetter.FromString(row.letter) for row in dead]
-    assert letters[0].payload == forged.data and letters[0].sequence == forged.sequence and letters[0].stream == "LINEAGE"
+    assert (
+        letters[0].payload == forged.data
+        and letters[0].sequence == forged.sequence
+        and letters[0].stream == "LINEAGE"
+    )
     world.ingest(forged, garbage, noise)
     assert len(world.rows(schema.dead)) == 3
 
@@ -185,21 +199,35 @@ def test_forced_tokens_are_part_of_the_answer_and_signals_are_kept(world: World)
     root = world.forge.root(spec)
     top = Signals(np.array([[7, 2]]), np.array([[-0.5, -1.1]]), np.array([0.25]), np.array([0.75]))
     forced = world.forge.child(
-        root, 0, length=1, kind=Kind.FORCED, origin=Origin.BRANCH, sampled_logprobs_T=np.zeros(1), signals=top
+        root,
+        0,
+        length=1,
+        kind=Kind.FORCED,
+        origin=Origin.BRANCH,
+        sampled_logprobs_T=np.zeros(1),
+        signals=top,
     )
     after = world.forge.child(forced, 0, length=4, entropies_T=np.array([0.1, 0.2, 0.3, 0.4]))
     world.ingest(world.forge.segments(root, forced, after), world.forge.leaf(after))
     world.ingest(world.forge.grown(spec.tree_id, after), world.forge.score(after))
     tree = _tree(world, spec.tree_id)
-    assert world.one(schema.trees).sampled_tokens == 4 and world.one(schema.tallies).path_tokens == 5
+    assert (
+        world.one(schema.trees).sampled_tokens == 4 and world.one(schema.tallies).path_tokens == 5
+    )
     stored = tree_from_wire(tree).segments
     assert set(stored) == {root.id, forced.id, after.id}
     kept = stored[forced.id].signals
     assert kept.top_ids_T_K.tolist() == [[7, 2]] and kept.semantic_T.tolist() == [0.25]
-    assert kept.top_logprobs_T_K.tobytes() == top.top_logprobs_T_K.tobytes() and not stored[after.id].signals
+    assert (
+        kept.top_logprobs_T_K.tobytes() == top.top_logprobs_T_K.tobytes()
+        and not stored[after.id].signals
+    )
     assert stored[after.id].entropies_T.tobytes() == after.entropies_T.tobytes()
     for segment in tree.segments:
-        trees.lighten(segment)
+        trees.drop_signals(segment)
     light = tree_from_wire(tree).segments
-    assert light[forced.id].signals.head_T.tolist() == [0.75] and not light[forced.id].signals.top_ids_T_K.size
+    assert (
+        light[forced.id].signals.head_T.tolist() == [0.75]
+        and not light[forced.id].signals.top_ids_T_K.size
+    )
     assert not light[after.id].signals

@@ -1,4 +1,6 @@
-"""Scores of places inside a path: stored as they come, owed where they were put before scorers, never waited for in vain."""
+"""Scores of places inside a path: stored as they come, owed where the place was put before scorers,
+never waited for in vain.
+"""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ from tests.treestore.forge import World
 
 
 class Chain:
-    """A prompt, a program, and what follows it: the program's end is a place that the path goes on from."""
+    """A prompt, a program, and a continuation: the program's end is a place from which the path
+    continues.
+    """
 
     def __init__(self, world: World, **more: object) -> None:
         self.world, self.forge = world, world.forge
@@ -39,7 +43,9 @@ class Chain:
         item = self.forge.grown(self.spec.tree_id, self.last, epoch=self.epoch)
         message = events_pb2.TreesGrown.FromString(item.data)
         message.trees[0].inside.extend(leaf_to_wire(place) for place in inside)
-        self.world.ingest(self.forge.leaf(self.last, epoch=self.epoch), self.forge.item("grown", message))
+        self.world.ingest(
+            self.forge.leaf(self.last, epoch=self.epoch), self.forge.item("grown", message)
+        )
 
     def scored(self, segment: Segment, value: float | None = 1.0, scorer: str = "number") -> None:
         self.world.ingest(self.forge.score(segment, value, scorer))
@@ -57,15 +63,19 @@ class Chain:
         return dict(facts_from_wire(self.tree).rewards)
 
     def look(self) -> None:
-        self.world.database.transact(lambda c: deadlines.look(c, self.world.now(), self.world.settings))
+        self.world.database.transact(
+            lambda c: deadlines.reconcile(c, self.world.now(), self.world.settings)
+        )
 
     def asked(self, segment: Segment) -> list[str]:
-        """The scorers that a verifier is told to ask of a place."""
+        """Return the scorers that a verifier is asked to run on a place."""
         key = ts.LeafKey(
-            tree_id=self.spec.tree_id, leaf=leaf_to_wire(Leaf(segment.id, len(segment))), claim_epoch=self.epoch
+            tree_id=self.spec.tree_id,
+            leaf=leaf_to_wire(Leaf(segment.id, len(segment))),
+            claim_epoch=self.epoch,
         )
-        (found,) = self.world.database.query(lambda c: transcripts.read(c, [key]))
-        return list(found.scorers)
+        (transcript,) = self.world.database.query(lambda c: transcripts.read(c, [key]))
+        return list(transcript.scorers)
 
 
 def test_a_score_of_a_place_that_is_no_leaf_is_stored_and_not_parked(world: World) -> None:
@@ -90,7 +100,9 @@ def test_a_grown_tree_waits_for_a_place_that_was_put_before_scorers(world: World
 
 
 def test_the_end_of_growth_names_the_places_whatever_comes_late(world: World) -> None:
-    """LeafFinished of the place was lost on the way, and comes after the leaf's score: the tree waited for it."""
+    """LeafFinished of the place was lost on the way, and comes after the leaf's score: the tree
+    waited for it.
+    """
     chain = Chain(world)
     chain.ended(inside=[chain.place])
     chain.scored(chain.last)
@@ -101,7 +113,7 @@ def test_the_end_of_growth_names_the_places_whatever_comes_late(world: World) ->
 
 
 def test_a_named_place_that_is_never_scored_ends_with_the_deadline(world: World) -> None:
-    """A place off every path is owed nothing, whoever names it."""
+    """A place off every path is owed nothing."""
     chain = Chain(world)
     chain.ended(inside=[chain.place, Leaf(chain.root.id, 0)])
     chain.scored(chain.last)
@@ -130,14 +142,18 @@ def test_a_place_that_no_path_goes_on_from_is_owed_nothing(world: World) -> None
 
 
 def test_a_place_within_a_segment_counts_where_a_path_goes_past_it(world: World) -> None:
-    """(program, 2) lies on the path to the last segment; (last, 4) is the leaf, and (program, 0) is the prompt's end."""
+    """(program, 2) lies on the path to the last segment; (last, 4) is the leaf, and (program, 0) is
+    the prompt's end.
+    """
     chain = Chain(world)
     for end, value in ((0, 0.125), (2, 0.75)):
         leaf = leaf_to_wire(Leaf(chain.program.id, end))
         score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_SCORED, value=value)
         scored = tree_pb2.ScoredLeaf(leaf=leaf, scorer="number", scorer_version="1", score=score)
-        said = events_pb2.LeafScored(run_id=world.forge.run_id, tree_id=chain.spec.tree_id, scored=scored)
-        world.ingest(world.forge.item("score", events_pb2.LeavesScored(scores=[said])))
+        messages = events_pb2.LeafScored(
+            run_id=world.forge.run_id, tree_id=chain.spec.tree_id, scored=scored
+        )
+        world.ingest(world.forge.item("score", events_pb2.LeavesScored(scores=[messages])))
     chain.ended()
     chain.scored(chain.last)
     assert chain.state == CLOSED
@@ -182,7 +198,9 @@ def test_scorers_of_whole_groups_say_nothing_of_places(world: World) -> None:
     assert chain.state == CLOSED and chain.own == {chain.place: 0.5}
 
 
-def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline(world: World) -> None:
+def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline(
+    world: World,
+) -> None:
     chain = Chain(world)
     chain.marked()
     chain.ended()
@@ -190,13 +208,22 @@ def test_a_place_without_a_score_is_asked_for_again_and_given_up_by_the_deadline
     before = len(world.rows(schema.outbox))
     world.now.ms += chain.spec.score_deadline_ms // 2
     chain.look()
-    said = [events_pb2.LeavesFinished.FromString(row.payload) for row in world.rows(schema.outbox)[before:]]
-    assert [Leaf(one.leaf.segment, one.leaf.end) for message in said for one in message.leaves] == [chain.place]
+    messages = [
+        events_pb2.LeavesFinished.FromString(row.payload)
+        for row in world.rows(schema.outbox)[before:]
+    ]
+    assert [
+        Leaf(leaf_message.leaf.segment, leaf_message.leaf.end)
+        for message in messages
+        for leaf_message in message.leaves
+    ] == [chain.place]
     world.now.ms += chain.spec.score_deadline_ms
     chain.look()
     assert chain.state == CLOSED and not chain.own
     assert facts_from_wire(chain.tree).unscorable == {chain.place}, "never a reward of 0"
-    assert {s.score.reason for s in chain.tree.scores if s.leaf.segment == chain.program.id} == {"DEADLINE"}
+    assert {s.score.reason for s in chain.tree.scores if s.leaf.segment == chain.program.id} == {
+        "DEADLINE"
+    }
 
 
 def test_a_score_of_a_tree_that_is_over_is_kept_as_late_and_changes_nothing(world: World) -> None:
@@ -228,7 +255,7 @@ def test_a_score_waits_for_its_segment_alone_and_beyond_it_there_is_no_place(wor
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 def test_in_any_order_the_tree_closes_and_no_score_is_lost(world: World, seed: int) -> None:
-    """Each score of the place counts or is kept as late; nothing waits, nothing is a dead letter."""
+    """Each score of the place counts or is kept as late; no event is parked or a dead letter."""
     forge, spec = world.forge, world.forge.spec()
     epoch, root = world.open(spec), forge.root(spec)
     program, last = forge.child(root), forge.child(forge.child(root))
@@ -248,7 +275,13 @@ def test_in_any_order_the_tree_closes_and_no_score_is_lost(world: World, seed: i
     for start in range(0, len(items), size):
         world.ingest(*items[start : start + size])
     assert world.one(schema.trees).state == CLOSED
-    assert not world.rows(schema.parked) and not world.rows(schema.dead) and not world.rows(schema.refused)
+    assert (
+        not world.rows(schema.parked)
+        and not world.rows(schema.dead)
+        and not world.rows(schema.refused)
+    )
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     own, late = facts_from_wire(tree).rewards, world.rows(schema.late)
-    assert (own == {Leaf(program.id, 4): 0.5}) != bool(late) and len(world.rows(schema.scores)) + len(late) == 2
+    assert (own == {Leaf(program.id, 4): 0.5}) != bool(late) and len(
+        world.rows(schema.scores)
+    ) + len(late) == 2

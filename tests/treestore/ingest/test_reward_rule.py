@@ -1,4 +1,6 @@
-"""One reward rule: all who compute a reward from the same scores get the same bits, in whatever order the scores came."""
+"""One reward rule: every computation of a reward from the same scores gives the same bits, in
+whatever order the scores came.
+"""
 
 import json
 import math
@@ -38,36 +40,53 @@ def test_the_order_of_these_values_does_change_a_sum() -> None:
 
 
 # In one order their sum is beyond floats, in another it is not.
-LARGE = [-1.2762181949692318e308, -1.360694322351082e308, 1.3254213578393808e308, 1.1613006960320896e308, -0.94, -0.39]
+LARGE = [
+    -1.2762181949692318e308,
+    -1.360694322351082e308,
+    1.3254213578393808e308,
+    1.1613006960320896e308,
+    -0.94,
+    -0.39,
+]
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.randoms())
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.randoms()
+)
 @example([1.7e308, 1.7e308], random.Random(0))
 @example([sys.float_info.max / 3] * 3, random.Random(0))
 @example([sys.float_info.max] * 5, random.Random(0))
 @example([-sys.float_info.max / 6] * 6, random.Random(0))
 @example(LARGE, random.Random(0))
 @example(LARGE, random.Random(3))
-def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(values: list[float], rng: random.Random) -> None:
+def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(
+    values: list[float], rng: random.Random
+) -> None:
     mixed = list(values)
     rng.shuffle(mixed)
-    found = reward.mean(values)
-    assert math.isfinite(found) and found == reward.mean(mixed)
+    result = reward.mean(values)
+    assert math.isfinite(result) and result == reward.mean(mixed)
     slack = 1e-12 * max(map(abs, values))
-    assert min(values) - slack <= found <= max(values) + slack
+    assert min(values) - slack <= result <= max(values) + slack
 
 
-def _closed(world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random) -> tree_pb2.TreeSpec:
-    """A tree with a leaf for each list of values, one of each scorer; scores come in any order, most before growth ends."""
+def _closed(
+    world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random
+) -> tree_pb2.TreeSpec:
+    """Ingest a tree with a leaf for each list of values, one for each scorer; scores come in any
+    order, most before growth ends.
+    """
     forge = world.forge
     spec = forge.spec(ordinal, scorers=rng.sample(SCORERS, len(SCORERS)))
     epoch, root = world.open(spec), forge.root(spec)
     ends = [forge.child(root, number) for number in range(len(values))]
-    world.ingest(forge.segments(root, *ends, epoch=epoch), *(forge.leaf(end, epoch=epoch) for end in ends))
+    world.ingest(
+        forge.segments(root, *ends, epoch=epoch), *(forge.leaf(end, epoch=epoch) for end in ends)
+    )
     scores = [
         forge.score(end, value, scorer=scorer)
-        for end, held in zip(ends, values, strict=True)
-        for scorer, value in zip(SCORERS, held, strict=True)
+        for end, leaf_values in zip(ends, values, strict=True)
+        for scorer, value in zip(SCORERS, leaf_values, strict=True)
     ]
     rng.shuffle(scores)
     for item in scores[:-1]:
@@ -78,28 +97,36 @@ def _closed(world: World, ordinal: int, values: Sequence[Sequence[float]], rng: 
 
 
 def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
-    """What control sees before the tree is grown is what is known then, by the same rule."""
+    """Check that control sees the rewards that are known before the tree is grown, by the same
+    rule.
+    """
     request = rs.ReadRoomsRequest(run_id=world.forge.run_id, block=1)
     (fact,) = world.database.query(lambda c: growth_budgets.facts(c, request, world.now()))
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
-    assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(tree.scores, len(SCORERS))
+    assert rewards_from_wire(fact.scores, len(SCORERS)) == rewards_from_wire(
+        tree.scores, len(SCORERS)
+    )
 
 
-_values = st.lists(st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3)
+_values = st.lists(
+    st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3
+)
 
 
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(values=_values, rng=st.randoms(use_true_random=False))
-def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[list[float]], rng: random.Random) -> None:
+def test_all_who_compute_a_reward_get_the_same_bits(
+    world: World, values: list[list[float]], rng: random.Random
+) -> None:
     ordinal = len(world.rows(schema.trees))
     spec = _closed(world, ordinal, values, rng)
     row = world.one(schema.trees, tree_id=spec.tree_id)
     assert row.state == CLOSED
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     expected = {
-        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(held)
-        for segment, held in zip(tree.segments[1:], values, strict=True)
+        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(leaf_values)
+        for segment, leaf_values in zip(tree.segments[1:], values, strict=True)
     }
     trained = from_store.scored_tree(tree)
     assert trained.rewards == expected and trained.leaves == list(expected)
@@ -110,13 +137,21 @@ def test_all_who_compute_a_reward_get_the_same_bits(world: World, values: list[l
     assert [leaf["reward"] for node in nodes for leaf in node["leaves"]] == list(expected.values())
     assert row.mean_reward == reward.mean(list(expected.values()))
     commit = ts.CommitBatchRequest(
-        run_id=world.forge.run_id, ordinal=ordinal, learner_epoch=1, use="train", group_ids=[spec.group_id]
+        run_id=world.forge.run_id,
+        ordinal=ordinal,
+        learner_epoch=1,
+        use="train",
+        group_ids=[spec.group_id],
     )
     world.database.transact(lambda c: batches.commit(c, commit, world.now(), world.settings))
-    asked = rs.ReadOutcomesRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
-    (outcome,) = world.database.query(lambda c: group_outcomes.read(c, asked)).groups
+    request = rs.ReadOutcomesRequest(
+        run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
+    )
+    (outcome,) = world.database.query(lambda c: group_outcomes.read(c, request)).groups
     assert list(outcome.rewards) == list(expected.values())
-    replayed = ts.SampleReplayRequest(run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1)
+    replayed = ts.SampleReplayRequest(
+        run_id=world.forge.run_id, first_batch=ordinal, before_batch=ordinal + 1
+    )
     (stored,) = world.database.query(lambda c: buffer.stored(c, replayed))
     assert stored.rewards == tuple(expected.values())
 
@@ -130,9 +165,9 @@ def test_the_sum_of_a_tree_is_exact_in_any_order(world: World, values: tuple[flo
 
 
 def test_one_unscorable_word_leaves_no_reward_and_a_missing_one_no_entry() -> None:
-    said = [("x", "a", 1.0), ("x", "b", None), ("y", "a", 1.0), ("z", "b", 0.5), ("z", "a", 0.25)]
-    assert reward.rewards(said, 2) == {"x": None, "z": 0.375}
-    assert reward.rewards(reversed(said), 2) == {"z": 0.375, "x": None}
+    scored = [("x", "a", 1.0), ("x", "b", None), ("y", "a", 1.0), ("z", "b", 0.5), ("z", "a", 0.25)]
+    assert reward.rewards(scored, 2) == {"x": None, "z": 0.375}
+    assert reward.rewards(reversed(scored), 2) == {"z": 0.375, "x": None}
 
 
 @given(
@@ -141,12 +176,12 @@ def test_one_unscorable_word_leaves_no_reward_and_a_missing_one_no_entry() -> No
     st.sets(st.tuples(st.integers(0, 5), st.sampled_from(SCORERS))),
 )
 def test_what_is_owed_is_every_pair_without_a_score_once(
-    ends: set[int], scorers: set[str], given: set[tuple[int, str]]
+    ends: set[int], scorers: set[str], pairs: set[tuple[int, str]]
 ) -> None:
     leaves = {Leaf(b"s", end): LeafRow(finished=True, listed=True) for end in ends}
-    scores = {(Leaf(b"s", end), scorer): ScoreRow(1, 0.0, "", "") for end, scorer in given}
-    found = owed(leaves, sorted(scorers), scores)
-    assert len(found) == len(set(found))
-    assert {(leaf.end, scorer) for leaf, scorer in found} == {
-        (end, scorer) for end in ends for scorer in scorers if (end, scorer) not in given
+    scores = {(Leaf(b"s", end), scorer): ScoreRow(1, 0.0, "", "") for end, scorer in pairs}
+    result = owed(leaves, sorted(scorers), scores)
+    assert len(result) == len(set(result))
+    assert {(leaf.end, scorer) for leaf, scorer in result} == {
+        (end, scorer) for end in ends for scorer in scorers if (end, scorer) not in pairs
     }

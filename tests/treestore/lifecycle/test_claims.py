@@ -1,4 +1,4 @@
-"""Claims: epochs, attempts without progress, returns, tickets (PROTOCOL 3)."""
+"""Claims: epochs, attempts without progress, returns, tickets."""
 
 import asyncio
 
@@ -24,8 +24,8 @@ def _tree(world: World):
 
 
 def _look(world: World) -> None:
-    if world.database.query(lambda c: deadlines.due(c, world.now(), world.settings)):
-        world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    if world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings)):
+        world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def test_each_claim_has_the_next_epoch_and_fences_the_one_before(world: World) -> None:
@@ -33,7 +33,9 @@ def test_each_claim_has_the_next_epoch_and_fences_the_one_before(world: World) -
     assert world.open(spec) == 1
     assert world.claim(spec.tree_id, "node-2") == 2
     with pytest.raises(Refused) as refused:
-        world.database.transact(lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings)
+        )
     assert refused.value.reason == "STALE_EPOCH"
     world.database.transact(lambda c: claims.renew(c, spec.tree_id, 2, world.now(), world.settings))
     assert (_tree(world).claim_epoch, _tree(world).claim_node) == (2, "node-2")
@@ -86,7 +88,11 @@ def test_a_claim_with_any_ticket_but_the_newest_claims_nothing(world: World, tic
     world.now.ms += world.settings.requeue_ms
     _look(world)
     assert world.claim(spec.tree_id, "thief", ticket=ticket) == 0
-    assert (_tree(world).claim_epoch, _tree(world).claim_node, _tree(world).idle_claims) == (0, "", 0)
+    assert (_tree(world).claim_epoch, _tree(world).claim_node, _tree(world).idle_claims) == (
+        0,
+        "",
+        0,
+    )
     assert world.claim(spec.tree_id, ticket=2) == 1
 
 
@@ -104,7 +110,9 @@ def test_a_tree_that_is_over_is_not_claimed(world: World) -> None:
     world.live(spec)
     assert world.claim(spec.tree_id) == 0
     with pytest.raises(Refused) as refused:
-        world.database.transact(lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, spec.tree_id, 1, world.now(), world.settings)
+        )
     assert refused.value.reason == "NOT_GROWING"
 
 
@@ -112,14 +120,14 @@ def test_a_return_is_no_attempt_and_queues_the_tree_at_once(world: World) -> Non
     spec = world.forge.spec(max_claims=1)
     epoch = world.open(spec)
     for _ in range(5):
-        _hand_back(world, spec.tree_id, epoch, "drain")
-        _hand_back(world, spec.tree_id, epoch, "drain")  # the same call again
+        world.return_tree(spec.tree_id, epoch, "drain")
+        world.return_tree(spec.tree_id, epoch, "drain")  # a repetition
         epoch = world.claim(spec.tree_id, "node-2")
         assert epoch
     assert world.tickets() == [1, 2, 3, 4, 5, 6]
     assert _tree(world).state == GROWING
     with pytest.raises(Refused):
-        _hand_back(world, spec.tree_id, 1, "drain")
+        world.return_tree(spec.tree_id, 1, "drain")
 
 
 def test_the_trace_of_the_first_claim_stays(world: World) -> None:
@@ -127,7 +135,15 @@ def test_the_trace_of_the_first_claim_stays(world: World) -> None:
     world.ingest(world.forge.opened(spec))
     for node, trace in (("node-1", "first"), ("node-2", "second")):
         world.database.transact(
-            lambda c, n=node, t=trace: claims.claim(c, spec.tree_id, n, 1, world.now(), world.settings, t)
+            lambda c, node=node, trace=trace: claims.claim(
+                c,
+                spec.tree_id,
+                node=node,
+                ticket=1,
+                now_ms=world.now(),
+                settings=world.settings,
+                traceparent=trace,
+            )
         )
     assert world.database.query(lambda c: claims.first_trace(c, spec.tree_id)) == "first"
 
@@ -136,8 +152,8 @@ def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: Worl
     fine, bad = world.forge.spec(0), world.forge.spec(1)
     for spec in (fine, bad):
         world.open(spec)
-    _hand_back(world, fine.tree_id, 1, "UNABLE: a path of 9 tokens cannot fit here")
-    _hand_back(world, bad.tree_id, 1, "UNUSABLE: its spec is no JSON")
+    world.return_tree(fine.tree_id, 1, "UNABLE: a path of 9 tokens cannot fit here")
+    world.return_tree(bad.tree_id, 1, "UNUSABLE: its spec is no JSON")
     assert world.one(schema.trees, tree_id=fine.tree_id).state == GROWING
     tree = world.one(schema.trees, tree_id=bad.tree_id)
     assert (tree.state, tree.reason) == (DROPPED, "UNUSABLE: its spec is no JSON")
@@ -145,20 +161,14 @@ def test_a_tree_that_no_node_can_grow_is_dropped_at_its_first_return(world: Worl
 
 def test_a_joined_node_cannot_drop_a_tree_by_calling_it_unusable(world: World) -> None:
     spec = world.forge.spec()
-    _hand_back(world, spec.tree_id, world.open(spec), "UNUSABLE: so it says", joined=True)
+    world.return_tree(spec.tree_id, world.open(spec), "UNUSABLE: so it says", joined=True)
     assert _tree(world).state == GROWING and world.tickets() == [1, 2]
-
-
-def _hand_back(world: World, tree_id: bytes, epoch: int, reason: str, joined: bool = False) -> None:
-    world.database.transact(
-        lambda c: claims.hand_back(c, tree_id, epoch, reason, world.now(), world.settings, joined=joined)
-    )
 
 
 def test_segments_of_a_returned_claim_still_count_until_the_next(world: World) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
-    _hand_back(world, spec.tree_id, epoch, "drain")
+    world.return_tree(spec.tree_id, epoch, "drain")
     world.ingest(world.forge.segments(world.forge.root(spec), epoch=epoch))
     assert len(world.rows(schema.segments)) == 1
     assert world.claim(spec.tree_id) == epoch + 1
@@ -169,19 +179,19 @@ def test_a_tree_that_nobody_can_grow_is_queued_slower_and_dropped_in_the_end(mak
     spec = world.forge.spec()
     epoch = world.open(spec)
     for expected in ([1, 2], [1, 2], [1, 2]):
-        _hand_back(world, spec.tree_id, epoch, "policy")
+        world.return_tree(spec.tree_id, epoch, "policy")
         assert world.tickets() == expected or len(world.tickets()) >= 2
         epoch = world.claim(spec.tree_id)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     assert (_tree(world).state, _tree(world).reason) == (DROPPED, "RETURNED: policy")
 
 
 def test_a_second_return_waits_a_little(world: World) -> None:
     spec = world.forge.spec()
     epoch = world.open(spec)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     epoch = world.claim(spec.tree_id)
-    _hand_back(world, spec.tree_id, epoch, "policy")
+    world.return_tree(spec.tree_id, epoch, "policy")
     _look(world)
     assert world.tickets() == [1, 2]
     world.now.ms += 500
@@ -196,9 +206,9 @@ def test_an_assignment_that_was_replaced_claims_nothing(world: World) -> None:
     _look(world)
     assert world.tickets() == [1, 2]
     assert world.claim(spec.tree_id, ticket=2) == 1
-    assert world.claim(spec.tree_id, ticket=1) == 0  # it fences nobody
+    assert world.claim(spec.tree_id, ticket=1) == 0  # it fences no claim
     assert _tree(world).claim_epoch == 1 and _tree(world).state == GROWING
-    assert world.claim(spec.tree_id, ticket=2) == 2  # the broker delivers the newest again
+    assert world.claim(spec.tree_id, ticket=2) == 2  # the broker redelivers the newest
 
 
 def test_trees_that_nobody_claims_are_queued_again_and_again_but_seldom(world: World) -> None:
@@ -233,7 +243,10 @@ def test_trees_of_a_paused_run_wait(world: World) -> None:
     spec = world.forge.spec()
     world.ingest(world.forge.opened(spec))
     pause = rs.MoveRunRequest(
-        run_id=spec.run_id, from_state=rs.RUN_STATE_TRAINING, to_state=rs.RUN_STATE_PAUSED, gateway_epoch=1
+        run_id=spec.run_id,
+        from_state=rs.RUN_STATE_TRAINING,
+        to_state=rs.RUN_STATE_PAUSED,
+        gateway_epoch=1,
     )
     world.database.transact(lambda c: runs.move(c, pause, world.now(), world.settings))
     world.now.ms += 10 * world.settings.requeue_ms
@@ -253,9 +266,15 @@ def test_what_names_a_claim_that_was_never_issued_takes_no_tree(world: World, ep
         world.forge.leaf(root, epoch=epoch),
         world.forge.grown(spec.tree_id, root, epoch=epoch),
     )
-    assert {r.reason for r in world.rows(schema.refused)} == {"EPOCH_UNKNOWN"} and len(world.rows(schema.refused)) == 3
-    assert (_tree(world).claim_epoch, _tree(world).state, len(world.rows(schema.segments))) == (1, GROWING, 1)
-    world.ingest(world.forge.segments(world.forge.child(root, 1)))  # whoever holds the tree goes on
+    assert {r.reason for r in world.rows(schema.refused)} == {"EPOCH_UNKNOWN"} and len(
+        world.rows(schema.refused)
+    ) == 3
+    assert (_tree(world).claim_epoch, _tree(world).state, len(world.rows(schema.segments))) == (
+        1,
+        GROWING,
+        1,
+    )
+    world.ingest(world.forge.segments(world.forge.child(root, 1)))  # the claim in force stays
     assert len(world.rows(schema.segments)) == 2
 
 
@@ -284,27 +303,47 @@ def test_renewals_are_one_transaction_with_an_outcome_each(world: World) -> None
     world.ingest(world.forge.all_opened(specs))
     epochs = [world.claim(spec.tree_id) for spec in specs]
     world.claim(specs[1].tree_id)  # a newer claim
-    world.database.transact(lambda c: claims.hand_back(c, specs[2].tree_id, 1, "drain", world.now(), world.settings))
-    held = [*((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)), (bytes(32), 1)]
+    world.return_tree(specs[2].tree_id, 1, "drain")
+    pairs = [
+        *((spec.tree_id, epoch) for spec, epoch in zip(specs, epochs, strict=True)),
+        (bytes(32), 1),
+    ]
     world.now.ms += 5_000
-    with statements() as asked:
-        found = world.database.transact(lambda c: claims.renew_all(c, held, "", world.now(), world.settings))
-    assert [e.reason if e else "" for e in found] == ["", "STALE_EPOCH", "STALE_EPOCH", "", "", "NOT_FOUND"]
-    assert len([s for s in asked if "trees" in s]) == 2, "all are read together, and written together"
+    with statements() as executed:
+        errors = world.database.transact(
+            lambda c: claims.renew_all(c, pairs, "", world.now(), world.settings)
+        )
+    assert [e.reason if e else "" for e in errors] == [
+        "",
+        "STALE_EPOCH",
+        "STALE_EPOCH",
+        "",
+        "",
+        "NOT_FOUND",
+    ]
+    assert len([s for s in executed if "trees" in s]) == 2, (
+        "all are read together, and written together"
+    )
     due = world.now() + world.settings.claim_ms
     renewed = [world.one(schema.trees, tree_id=spec.tree_id).claim_due_ms == due for spec in specs]
     assert renewed == [True, False, False, True, True]
-    found = world.database.transact(lambda c: claims.renew_all(c, held[:1], "another", world.now(), world.settings))
-    assert [e.reason if e else "" for e in found] == ["OTHER_RUN"]
+    errors = world.database.transact(
+        lambda c: claims.renew_all(c, pairs[:1], "another", world.now(), world.settings)
+    )
+    assert [e.reason if e else "" for e in errors] == ["OTHER_RUN"]
 
 
 async def test_a_node_renews_all_its_claims_in_two_calls(store: Store) -> None:
     specs = [store.forge.spec(ordinal) for ordinal in range(40)]
-    await store.say(store.forge.all_opened(specs))
+    await store.publish(store.forge.all_opened(specs))
     epochs = [await store.claim(spec.tree_id) for spec in specs]
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
-    with statements() as asked:
-        await asyncio.gather(*(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True)))
+    with statements() as executed:
+        await asyncio.gather(
+            *(node.renew(s.tree_id, e) for s, e in zip(specs, epochs, strict=True))
+        )
         with pytest.raises(Refused, match="is over"):
             await node.renew(specs[0].tree_id, epochs[0] + 1)
-    assert len([s for s in asked if s.startswith("UPDATE trees")]) == 1, "those that ask at once go together"
+    assert len([s for s in executed if s.startswith("UPDATE trees")]) == 1, (
+        "those that ask at once go together"
+    )

@@ -1,4 +1,4 @@
-"""Scores and closing: a tree is closed exactly when it is grown and owed nothing (PROTOCOL 4)."""
+"""Scores and closing: a tree is closed exactly when it is grown and owes nothing."""
 
 import itertools
 
@@ -83,10 +83,15 @@ def test_progress_counts_what_happened(world: World) -> None:
     read = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now()))
     assert (read.groups.opened, read.groups.open, read.groups.closed) == (3, 1, 2)
     samples = read.samples
-    # Four closed trees: a prompt of 3 tokens, three segments of 4; two leaves with paths of 4 and 8.
+    # Four closed trees: a prompt of 3 tokens, three segments of 4; two paths of 4 and 8.
     assert (samples.sampled_tokens, samples.path_tokens) == (4 * 12, 4 * 12)
     assert (samples.prompt_tokens, samples.prompt_path_tokens) == (12, 24)
-    assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (8, 8, 0, 4.0)
+    assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (
+        8,
+        8,
+        0,
+        4.0,
+    )
     evaluation = read.evals[0]
     assert (evaluation.label, evaluation.groups, evaluation.done) == ("before-greedy", 1, 1)
     assert (evaluation.scored, evaluation.correct, evaluation.reward_sum) == (2, 1, 1.0)
@@ -98,7 +103,11 @@ def test_a_listed_leaf_needs_no_word_of_its_own_to_be_scored(world: World) -> No
     world.open(spec)
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
-    world.ingest(world.forge.score(leaf), world.forge.segments(root, leaf), world.forge.grown(spec.tree_id, leaf))
+    world.ingest(
+        world.forge.score(leaf),
+        world.forge.segments(root, leaf),
+        world.forge.grown(spec.tree_id, leaf),
+    )
     assert world.one(schema.trees).state == CLOSED
 
 
@@ -124,20 +133,20 @@ def test_a_score_keeps_how_its_path_could_be_put_right(world: World) -> None:
     root = world.forge.root(spec)
     leaf = world.forge.child(root)
     world.ingest(world.forge.segments(root, leaf, epoch=epoch), world.forge.leaf(leaf, epoch=epoch))
-    said = world.forge.score(leaf, 0.0, scorer="steps")
-    message = events_pb2.LeavesScored.FromString(said.data)
+    score = world.forge.score(leaf, 0.0, scorer="steps")
+    message = events_pb2.LeavesScored.FromString(score.data)
     repair = tree_pb2.Repair(keep=3, text="2 + 2 = 4\n", step=2, steps=3)
     message.scores[0].scored.score.repair.CopyFrom(repair)
     world.ingest(world.forge.item("score", message), world.forge.score(leaf, 0.0))
-    found = {s.scorer: s.score for s in _tree(world, spec.tree_id).scores}
-    assert found["steps"].repair == repair and not found["number"].HasField("repair")
+    by_scorer = {s.scorer: s.score for s in _tree(world, spec.tree_id).scores}
+    assert by_scorer["steps"].repair == repair and not by_scorer["number"].HasField("repair")
     message.scores[0].scored.score.repair.text = "x" * 20_000
     world.ingest(world.forge.item("score", message))
     assert "has 20000 characters" in world.one(schema.dead).reason
 
 
 def test_a_segment_that_comes_after_the_end_of_growth_closes_nothing(world: World) -> None:
-    """A branch that no listed path holds may come again late: the leaf still lacks its score."""
+    """A branch that no listed path holds may come late: the leaf still lacks its score."""
     spec = world.forge.spec()
     epoch = world.open(spec)
     root = world.forge.root(spec)

@@ -1,4 +1,4 @@
-"""A tree that no message holds is claimed all the same: its segments come in parts."""
+"""A tree that is too large for a message can be claimed: its segments come in parts."""
 
 from pathlib import Path
 from typing import Any
@@ -20,43 +20,55 @@ from tests.treestore.work import statements
 
 
 async def _half_grown(store: Store, width: int = 3) -> bytes:
-    """A tree with a root and branches, all stored."""
+    """Store a tree with a root and branches, and return its id."""
     forge, spec = store.forge, store.forge.spec()
-    await store.say(forge.opened(spec))
+    await store.publish(forge.opened(spec))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
     branches = [forge.child(root, n) for n in range(width)]
-    await store.say(forge.segments(root, *branches, epoch=epoch))
-    wait = ts.AwaitIngestedRequest(tree_id=spec.tree_id, epoch=epoch, segment_ids=[branches[-1].id], deadline_ms=10_000)
+    await store.publish(forge.segments(root, *branches, epoch=epoch))
+    wait = ts.AwaitIngestedRequest(
+        tree_id=spec.tree_id, epoch=epoch, segment_ids=[branches[-1].id], deadline_ms=10_000
+    )
     await rpc.call(store.trees.AwaitIngested, wait, deadline_s=15)
     return bytes(spec.tree_id)
 
 
 @pytest.mark.parametrize("part", [1, 1 << 20])
-async def test_in_parts_it_is_the_same_tree(store: Store, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+async def test_in_parts_it_is_the_same_tree(
+    store: Store, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
     tree_id = await _half_grown(store)
     node = GrpcStore(store.channel, store.forge.run_id, "node-1")
     whole = await node.claim(tree_id, 1)
-    monkeypatch.setattr(claim_batch, "MOST_ALONE", 100)
-    monkeypatch.setattr(claim_batch, "_PART", part)
-    alone = await rpc.call(store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1))
+    monkeypatch.setattr(claim_batch, "MAX_BYTES_ALONE", 100)
+    monkeypatch.setattr(claim_batch, "_PART_BYTES", part)
+    alone = await rpc.call(
+        store.trees.ClaimTree, ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-1", ticket=1)
+    )
     assert alone.streamed and not alone.tree.segments
     parted = await node.claim(tree_id, 1)
     assert parted.epoch == whole.epoch + 2
     parted.tree.claim_epoch = whole.tree.claim_epoch
     assert parted.tree == whole.tree and len(whole.tree.segments) == 4
     with pytest.raises(Refused, match="is over"):
-        await node._claimed(tree_id, whole.epoch)
+        await node._stream_claimed(tree_id, whole.epoch)
 
 
 @pytest.mark.slow
-async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(nats_server: Any, tmp_path: Path) -> None:
-    """Of 96 MiB; a message has at most 64."""
+async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(
+    nats_server: Any, tmp_path: Path
+) -> None:
+    """It has 96 MiB; a message has at most 64."""
     state = tmp_path / "state"
     async with served(nats_server.url, state) as store:
         tree_id = await _half_grown(store)
     world = World(Database(f"sqlite:///{state / 'store.sqlite'}").open())
-    large = update(schema.segments).where(schema.segments.c.parent != b"").values(entropies=bytes(32 << 20))
+    large = (
+        update(schema.segments)
+        .where(schema.segments.c.parent != b"")
+        .values(entropies=bytes(32 << 20))
+    )
     world.database.transact(lambda c: c.execute(large))
     world.database.close()
     async with served(nats_server.url, state, begin=False) as store:
@@ -67,9 +79,9 @@ async def test_a_tree_of_more_bytes_than_a_message_may_have_is_claimed(nats_serv
 async def test_where_a_tree_stands_costs_no_look_at_its_segments(store: Store) -> None:
     tree_id = await _half_grown(store)
     verifier = VerifierStore(store.channel)
-    with statements() as asked:
+    with statements() as executed:
         standing = await verifier.standing(tree_id)
     assert standing is not None and (standing.claim_epoch, standing.over) == (1, False)
-    mine = [statement for statement in asked if "tree_id IN" in statement]
+    mine = [statement for statement in executed if "tree_id IN" in statement]
     assert mine and not [s for s in mine if "FROM segments" in s or "FROM leaves" in s]
     assert await verifier.standing(bytes(32)) is None

@@ -1,4 +1,4 @@
-"""Groups with spare trees, and groups that grow too old (RollArt, card 42)."""
+"""Groups with spare trees, and groups that grow too old (RollArt, arXiv 2512.22560)."""
 
 import itertools
 
@@ -13,27 +13,46 @@ from services.treestore.lifecycle import claims
 from services.treestore.lifecycle.redundancy import surplus
 from services.treestore.storage import schema
 from services.treestore.training import batches, policies
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupRow, GroupState, TreeRow
+from services.treestore.unit_of_work.rows import (
+    CLOSED,
+    CONSUMED,
+    DROPPED,
+    GROWING,
+    GroupRow,
+    GroupState,
+    TreeRow,
+)
 from tests.treestore.forge import World
 
 
 def _row(index: int, state: int, closed_ms: int = 0) -> TreeRow:
-    return TreeRow(bytes([index]), "r", "g", index, 1, "", "", (), 1, 1, 1, state=state, closed_ms=closed_ms)
+    return TreeRow(
+        bytes([index]), "r", "g", index, 1, "", "", (), 1, 1, 1, state=state, closed_ms=closed_ms
+    )
 
 
 def _given_up(take: int, in_order: bool, *trees: tuple[int, int]) -> list[int]:
     group = GroupRow("r", "g", "", 0, 1, len(trees), take=take, take_in_order=int(in_order))
-    return [t.tree_index for t in surplus(group, [_row(i, state, at) for i, (state, at) in enumerate(trees)])]
+    return [
+        t.tree_index
+        for t in surplus(group, [_row(i, state, at) for i, (state, at) in enumerate(trees)])
+    ]
 
 
 def test_which_trees_are_too_many() -> None:
     growing, gone = (GROWING, 0), (DROPPED, 1)
     assert _given_up(2, False, growing, (CLOSED, 5), growing, growing) == []
     assert _given_up(2, False, growing, (CLOSED, 5), growing, (CLOSED, 3)) == [0, 2]
-    assert _given_up(2, False, (CLOSED, 9), (CLOSED, 5), growing, (CLOSED, 3)) == [0, 2], "the first two to close"
-    assert _given_up(2, True, growing, (CLOSED, 5), growing, (CLOSED, 3)) == [], "it waits for tree 0, however long it takes"
+    assert _given_up(2, False, (CLOSED, 9), (CLOSED, 5), growing, (CLOSED, 3)) == [0, 2], (
+        "the first two to close"
+    )
+    assert _given_up(2, True, growing, (CLOSED, 5), growing, (CLOSED, 3)) == [], (
+        "it waits for tree 0, however long it takes"
+    )
     assert _given_up(2, True, (CLOSED, 9), (CLOSED, 5), growing, (CLOSED, 3)) == [2, 3]
-    assert _given_up(2, True, gone, (CLOSED, 5), (CLOSED, 9), growing) == [3], "a spare stands in for a tree given up"
+    assert _given_up(2, True, gone, (CLOSED, 5), (CLOSED, 9), growing) == [3], (
+        "a spare stands in for a tree given up"
+    )
     assert _given_up(2, False, gone, gone, gone, (CLOSED, 3)) == [], "too few are left: all count"
     assert _given_up(0, False, (CLOSED, 1), growing) == []
 
@@ -54,10 +73,17 @@ def test_a_group_takes_the_first_trees_that_close_and_stops_the_others(world: Wo
     _finish(world, specs[3], epochs[3])
     assert [s for s, _ in _states(world)] == [GROWING, GROWING, GROWING, CLOSED]
     _finish(world, specs[1], epochs[1])
-    assert _states(world) == [(DROPPED, "REDUNDANT"), (CLOSED, ""), (DROPPED, "REDUNDANT"), (CLOSED, "")]
+    assert _states(world) == [
+        (DROPPED, "REDUNDANT"),
+        (CLOSED, ""),
+        (DROPPED, "REDUNDANT"),
+        (CLOSED, ""),
+    ]
     assert world.one(schema.groups).state == GroupState.CLOSED
     with pytest.raises(Refused, match="grows no more") as refused:
-        world.database.transact(lambda c: claims.renew(c, specs[0].tree_id, epochs[0], world.now(), world.settings))
+        world.database.transact(
+            lambda c: claims.renew(c, specs[0].tree_id, epochs[0], world.now(), world.settings)
+        )
     assert refused.value.reason == "NOT_GROWING", "its node hears of it with its next renewal"
     before = world.rows(schema.segments)
     _finish(world, specs[0], epochs[0])
@@ -66,7 +92,9 @@ def test_a_group_takes_the_first_trees_that_close_and_stops_the_others(world: Wo
     request = ts.ReadyGroupsRequest(run_id=world.forge.run_id, use="train")
     (ready,) = world.database.query(lambda c: batches.ready(c, request)).groups
     assert list(ready.tree_ids) == [specs[1].tree_id, specs[3].tree_id]
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
     assert (counts.open, counts.closed, counts.dropped) == (0, 1, 0)
 
 
@@ -84,11 +112,16 @@ def test_a_spare_takes_the_place_of_a_tree_that_is_given_up(world: World) -> Non
     epochs = [world.open(spec) for spec in specs]
     for index in (3, 2, 0):
         _finish(world, specs[index], epochs[index])
-    assert [s for s, _ in _states(world)] == [CLOSED, GROWING, CLOSED, CLOSED], "it waits for tree 1, not for what is quick"
-    world.database.transact(
-        lambda c: claims.hand_back(c, specs[1].tree_id, epochs[1], "UNUSABLE: no", world.now(), world.settings)
+    assert [s for s, _ in _states(world)] == [CLOSED, GROWING, CLOSED, CLOSED], (
+        "it waits for tree 1, not for what is quick"
     )
-    assert _states(world) == [(CLOSED, ""), (DROPPED, "UNUSABLE: no"), (CLOSED, ""), (DROPPED, "REDUNDANT")]
+    world.return_tree(specs[1].tree_id, epochs[1], "UNUSABLE: no")
+    assert _states(world) == [
+        (CLOSED, ""),
+        (DROPPED, "UNUSABLE: no"),
+        (CLOSED, ""),
+        (DROPPED, "REDUNDANT"),
+    ]
     assert world.one(schema.groups).state == GroupState.CLOSED
 
 
@@ -103,18 +136,25 @@ def test_a_group_that_is_too_old_is_given_up_with_its_late_results(world: World)
     for ordinal, last in ((0, 1), (1, 1), (2, 2)):
         world.open(world.forge.spec(ordinal, 0, 2, last_step=last))
         world.live(world.forge.spec(ordinal, 1, 2, last_step=last))
-    world.ingest(*world.forge.life(world.forge.spec(1, 0, 2), epoch=1))  # group 1 is closed, and nobody took it
-    world.live(world.forge.spec(3))  # says nothing of its age
+    world.ingest(
+        *world.forge.life(world.forge.spec(1, 0, 2), epoch=1)
+    )  # group 1 is closed, and no batch took it
+    world.live(world.forge.spec(3))  # has no last step
     _policy(world, 1)
     assert "STALE" not in {row.reason for row in world.rows(schema.groups)}
     _policy(world, 2)
     rows = sorted(world.rows(schema.groups), key=lambda r: r.ordinal)
     assert [(r.state, r.reason) for r in rows] == [
-        (GroupState.DROPPED, "STALE"), (GroupState.DROPPED, "STALE"), (GroupState.OPEN, ""), (GroupState.CLOSED, ""),
-    ]  # fmt: skip
+        (GroupState.DROPPED, "STALE"),
+        (GroupState.DROPPED, "STALE"),
+        (GroupState.OPEN, ""),
+        (GroupState.CLOSED, ""),
+    ]
     assert _states(world, 0) == _states(world, 1) == [(DROPPED, "STALE")] * 2
     world.ingest(*world.forge.life(world.forge.spec(0, 0, 2), epoch=1))
     assert _states(world, 0) == [(DROPPED, "STALE")] * 2, "late results change nothing"
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
     assert (counts.open, counts.closed, counts.dropped) == (1, 1, 2)
     assert CONSUMED not in {row.state for row in world.rows(schema.trees)}

@@ -1,9 +1,9 @@
-"""Groups for scorers of whole groups: when they are whole, what is read of them, and how long their scores may take."""
+"""Groups for scorers of whole groups: completeness, contents, and the deadline of their scores."""
 
 from banyan.segment import Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.lifecycle import claims, group_scoring
+from services.treestore.lifecycle import group_scoring
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.unit_of_work.rows import CLOSED, SCORING
@@ -18,13 +18,17 @@ def _open(world: World, index: int, size: int = 2, **more: object) -> tuple[tree
     return spec, world.open(spec)
 
 
-def _grow(world: World, spec: tree_pb2.TreeSpec, epoch: int, said: int = 2) -> Leaves:
+def _grow(world: World, spec: tree_pb2.TreeSpec, epoch: int, ended: int = 2) -> Leaves:
     """Two branches of the prompt, of which `said` were said to have ended."""
     forge, root = world.forge, world.forge.root(spec)
     leaves = [forge.child(root, 1), forge.child(root, 0)]
     world.ingest(forge.segments(root, *leaves, epoch=epoch))
-    world.ingest(*(forge.leaf(leaf, 2, epoch=epoch, completion=f"{leaf.ordinal}") for leaf in leaves[:said]))
-    message = events_pb2.TreeGrown(run_id=spec.run_id, tree_id=spec.tree_id, claim_epoch=epoch, node_id="node-1")
+    world.ingest(
+        *(forge.leaf(leaf, 2, epoch=epoch, completion=f"{leaf.ordinal}") for leaf in leaves[:ended])
+    )
+    message = events_pb2.TreeGrown(
+        run_id=spec.run_id, tree_id=spec.tree_id, claim_epoch=epoch, node_id="node-1"
+    )
     message.leaves.extend(tree_pb2.LeafRef(segment=leaf.id, end=2) for leaf in leaves)
     world.ingest(forge.item("grown", events_pb2.TreesGrown(trees=[message])))
     return leaves
@@ -43,23 +47,35 @@ def _read(world: World, spec: tree_pb2.TreeSpec, epoch: int = 1) -> ts.ReadGroup
 
 
 def _look(world: World) -> None:
-    if world.database.query(lambda c: deadlines.due(c, world.now(), world.settings)):
-        world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    if world.database.query(lambda c: deadlines.is_due(c, world.now(), world.settings)):
+        world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def test_a_group_is_whole_when_its_last_tree_is_grown(world: World) -> None:
     (a, epoch_a), (b, epoch_b) = _open(world, 0), _open(world, 1)
     assert not _read(world, a).settled  # its end is still on its way
     _grow(world, a, epoch_a)
-    found = _read(world, a)
-    assert found.settled and not found.whole and not found.transcripts
+    group = _read(world, a)
+    assert group.settled and not group.whole and not group.transcripts
     _grow(world, b, epoch_b)
     for spec in (a, b):
-        found = _read(world, spec)
-        assert found.settled and found.whole and found.group_id == a.group_id
-        assert [t.key.tree_id for t in found.transcripts] == [a.tree_id, a.tree_id, b.tree_id, b.tree_id]
-        assert [t.completion for t in found.transcripts] == ["0", "1", "0", "1"]  # from left to right
-        assert all(list(t.scorers) == ["majority"] and t.row_json == a.row_json for t in found.transcripts)
+        group = _read(world, spec)
+        assert group.settled and group.whole and group.group_id == a.group_id
+        assert [t.key.tree_id for t in group.transcripts] == [
+            a.tree_id,
+            a.tree_id,
+            b.tree_id,
+            b.tree_id,
+        ]
+        assert [t.completion for t in group.transcripts] == [
+            "0",
+            "1",
+            "0",
+            "1",
+        ]  # from left to right
+        assert all(
+            list(t.scorers) == ["majority"] and t.row_json == a.row_json for t in group.transcripts
+        )
 
 
 def test_a_tree_that_is_not_opened_yet_is_waited_for(world: World) -> None:
@@ -70,8 +86,9 @@ def test_a_tree_that_is_not_opened_yet_is_waited_for(world: World) -> None:
 
 def test_a_leaf_that_has_no_text_yet_is_waited_for(world: World) -> None:
     a, epoch = _open(world, 0, size=1)
-    leaves = _grow(world, a, epoch, said=1)
-    assert not _read(world, a).settled  # nothing will trigger another look, so the verifier must ask again
+    leaves = _grow(world, a, epoch, ended=1)
+    # Nothing triggers another read, so the verifier must ask again.
+    assert not _read(world, a).settled
     world.ingest(world.forge.leaf(leaves[1], 2, epoch=epoch, completion="late"))
     assert [t.completion for t in _read(world, a).transcripts] == ["late", "1"]
 
@@ -79,28 +96,33 @@ def test_a_leaf_that_has_no_text_yet_is_waited_for(world: World) -> None:
 def test_what_was_dropped_before_it_was_grown_brings_nothing(world: World) -> None:
     (a, epoch_a), (b, epoch_b) = _open(world, 0), _open(world, 1)
     _grow(world, a, epoch_a)
-    world.database.transact(lambda c: claims.hand_back(c, b.tree_id, epoch_b, "UNUSABLE: test", world.now(), world.settings))
-    found = _read(world, b, 0)
-    assert found.settled and found.whole
-    assert [t.key.tree_id for t in found.transcripts] == [a.tree_id] * 2
+    world.return_tree(b.tree_id, epoch_b, "UNUSABLE: test")
+    group = _read(world, b, 0)
+    assert group.settled and group.whole
+    assert [t.key.tree_id for t in group.transcripts] == [a.tree_id] * 2
 
 
 def test_an_end_under_an_old_claim_is_not_waited_for(world: World) -> None:
     a, epoch = _open(world, 0)
     assert not _read(world, a, epoch).settled
     assert world.claim(a.tree_id, "node-2") == epoch + 1
-    found = _read(world, a, epoch)
-    assert found.settled and not found.whole
+    group = _read(world, a, epoch)
+    assert group.settled and not group.whole
 
 
 def test_half_a_group_that_was_scored_is_read_whole_with_what_is_owed(world: World) -> None:
-    """A verifier that was killed in between: the vote is of all leaves, the scores of those that lack one."""
+    """A verifier was killed in between: the vote is of all leaves, the scores are of those that
+    lack one.
+    """
     a, epoch = _open(world, 0, size=1)
-    one, two = _grow(world, a, epoch)
-    _score(world, one, 1.0)
-    found = _read(world, a)
-    assert [(t.key.leaf.segment, list(t.scorers)) for t in found.transcripts] == [(two.id, ["majority"]), (one.id, [])]
-    _score(world, two, 0.0)
+    first, second = _grow(world, a, epoch)
+    _score(world, first, 1.0)
+    group = _read(world, a)
+    assert [(t.key.leaf.segment, list(t.scorers)) for t in group.transcripts] == [
+        (second.id, ["majority"]),
+        (first.id, []),
+    ]
+    _score(world, second, 0.0)
     assert _read(world, a).whole and not _read(world, a).transcripts
     assert world.one(schema.trees).state == CLOSED
 
@@ -108,7 +130,9 @@ def test_half_a_group_that_was_scored_is_read_whole_with_what_is_owed(world: Wor
 def test_scorers_of_single_leaves_are_not_asked_for_the_vote(world: World) -> None:
     spec, epoch = _open(world, 0, size=1, scorers=["number", "majority"])
     leaf, _ = _grow(world, spec, epoch)
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=2), claim_epoch=epoch)
+    key = ts.LeafKey(
+        tree_id=spec.tree_id, leaf=tree_pb2.LeafRef(segment=leaf.id, end=2), claim_epoch=epoch
+    )
     from services.treestore.queries import transcripts
 
     (alone,) = world.database.query(lambda c: transcripts.read(c, [key]))
@@ -150,13 +174,22 @@ def test_that_a_tree_is_grown_is_said_again_while_its_group_owes_a_vote(world: W
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
     world.now.ms += spec.score_deadline_ms // 2
     _look(world)
-    said = world.one(schema.outbox)
-    again = events_pb2.TreesGrown.FromString(said.payload)
-    (grown,) = again.trees
-    assert said.subject.endswith(".grown") and grown.claim_epoch == epoch and len(grown.leaves) == 2
+    reminder = world.one(schema.outbox)
+    repeated = events_pb2.TreesGrown.FromString(reminder.payload)
+    (grown,) = repeated.trees
+    assert (
+        reminder.subject.endswith(".grown")
+        and grown.claim_epoch == epoch
+        and len(grown.leaves) == 2
+    )
     before = world.rows(schema.leaves)
-    world.ingest(world.forge.item("grown", again))  # our own words, from the log: nothing new
-    assert world.rows(schema.leaves) == before and not world.rows(schema.refused) and not world.rows(schema.dead)
+    # Our own reminder, from the log: nothing new.
+    world.ingest(world.forge.item("grown", repeated))
+    assert (
+        world.rows(schema.leaves) == before
+        and not world.rows(schema.refused)
+        and not world.rows(schema.dead)
+    )
     for leaf in leaves:
         _score(world, leaf, 1.0)
     assert world.one(schema.trees).state == CLOSED

@@ -1,4 +1,6 @@
-"""The ingester: acknowledges after the commit only, and one message that breaks the database's rules holds up nobody."""
+"""The ingester acknowledges after the commit only, and a message that breaks the database's rules
+holds up no other.
+"""
 
 from dataclasses import dataclass, field
 
@@ -8,8 +10,9 @@ from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2
 from services.treestore.events.events import Event, GrownSegment
 from services.treestore.ingest import transaction as ingest_module
+from services.treestore.ingest.item import Item
 from services.treestore.ingest.rules import Ruling
-from services.treestore.ingest.transaction import Item, ingest
+from services.treestore.ingest.transaction import ingest
 from services.treestore.loops import ingester
 from services.treestore.loops.ingester import Ingester
 from services.treestore.storage import schema
@@ -20,7 +23,7 @@ from tests.treestore.forge import World
 
 @dataclass
 class Told:
-    """A delivery that notes whether it was acknowledged."""
+    """A delivery that records whether it was acknowledged."""
 
     item: Item
     acked: list[int] = field(default_factory=list)
@@ -57,46 +60,54 @@ def _ingester(world: World) -> Ingester:
 
 
 async def test_nothing_is_acknowledged_that_is_not_committed(world: World, monkeypatch) -> None:
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def full(*args: object) -> None:
         raise TemporaryError("disk is full", reason="STORE_FULL")
 
     monkeypatch.setattr(ingester, "ingest", full)
-    assert not await _ingester(world).store(told)
-    assert not any(t.acked for t in told) and not world.rows(schema.trees)
+    assert not await _ingester(world).store(deliveries)
+    assert not any(t.acked for t in deliveries) and not world.rows(schema.trees)
     monkeypatch.setattr(ingester, "ingest", ingest)
-    assert await _ingester(world).store(told)
-    assert all(t.acked for t in told) and len(world.rows(schema.trees)) == 3
+    assert await _ingester(world).store(deliveries)
+    assert all(t.acked for t in deliveries) and len(world.rows(schema.trees)) == 3
 
 
 async def test_a_message_that_breaks_the_ingest_is_buried_alone(world: World, monkeypatch) -> None:
-    told = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
+    deliveries = [Told(world.forge.opened(world.forge.spec(n))) for n in range(3)]
 
     def fragile(connection, items, now_ms, settings):
-        if any(item.sequence == told[1].sequence for item in items):
+        if any(item.sequence == deliveries[1].sequence for item in items):
             raise ZeroDivisionError("a bug")
         return ingest(connection, items, now_ms, settings)
 
     monkeypatch.setattr(ingester, "ingest", fragile)
-    assert await _ingester(world).store(told)
-    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in told)
+    assert await _ingester(world).store(deliveries)
+    assert len(world.rows(schema.trees)) == 2 and all(t.acked for t in deliveries)
     assert world.one(schema.dead).reason == "ZeroDivisionError: a bug"
 
 
-async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_releases_it(world: World, monkeypatch) -> None:
+async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_releases_it(
+    world: World, monkeypatch
+) -> None:
     forge, spec = world.forge, world.forge.spec()
     epoch = world.open(spec)
     root = forge.root(spec)
     child = forge.child(root, 7)
-    world.ingest(forge.segments(child, epoch=epoch), forge.segments(forge.child(root, 8), epoch=epoch))
+    world.ingest(
+        forge.segments(child, epoch=epoch), forge.segments(forge.child(root, 8), epoch=epoch)
+    )
     assert len(world.rows(schema.parked)) == 2
     judge, bad = ingest_module.judge, {child.id}
 
-    def fragile(book: UnitOfWork, event: Event) -> Ruling:
-        if isinstance(event, GrownSegment) and event.segment.id in bad and event.segment.parent in book.heads:
+    def fragile(work: UnitOfWork, event: Event) -> Ruling:
+        if (
+            isinstance(event, GrownSegment)
+            and event.segment.id in bad
+            and event.segment.parent in work.headers
+        ):
             raise ZeroDivisionError("a bug")
-        return judge(book, event)
+        return judge(work, event)
 
     monkeypatch.setattr(ingest_module, "judge", fragile)
     released = Told(forge.segments(root, epoch=epoch))
@@ -110,14 +121,18 @@ async def test_a_parked_event_that_breaks_the_ingest_is_buried_and_not_who_relea
     other = forge.spec(1)
     epoch, root = world.open(other), forge.root(other)
     bad.add(forge.child(root).id)
-    both = Told(forge.segments(forge.child(root), root, epoch=epoch))  # it waits, and is released within its message
+    both = Told(
+        forge.segments(forge.child(root), root, epoch=epoch)
+    )  # it waits, and is released within its message
     assert await _ingester(world).store([both]) and both.acked
     assert len(world.rows(schema.segments)) == 2 and len(world.rows(schema.dead)) == 2
 
 
 @pytest.mark.parametrize("error", [TemporaryError("x"), OSError("x")])
-async def test_a_burial_that_fails_acknowledges_nothing(world: World, monkeypatch, error: Exception) -> None:
-    told = [Told(world.forge.opened(world.forge.spec()))]
+async def test_a_burial_that_fails_acknowledges_nothing(
+    world: World, monkeypatch, error: Exception
+) -> None:
+    deliveries = [Told(world.forge.opened(world.forge.spec()))]
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -128,8 +143,8 @@ async def test_a_burial_that_fails_acknowledges_nothing(world: World, monkeypatc
     monkeypatch.setattr(ingester, "ingest", broken)
     monkeypatch.setattr(ingester, "flush", cannot)
     if isinstance(error, TemporaryError):
-        assert not await _ingester(world).store(told)
+        assert not await _ingester(world).store(deliveries)
     else:
         with pytest.raises(OSError, match="x"):
-            await _ingester(world).store(told)
-    assert not told[0].acked
+            await _ingester(world).store(deliveries)
+    assert not deliveries[0].acked

@@ -1,4 +1,6 @@
-"""The store and its log: a new database is built up from what the log retains, and the log is purged of what all have."""
+"""The store and its log: a new database is built up from the retained messages, and messages that
+all consumers have are purged.
+"""
 
 import asyncio
 import contextlib
@@ -27,17 +29,23 @@ async def _begin(address: str, forge: Forge) -> TreeStoreServiceStub:
     channel = rpc.channel(address)
     runs = RunStoreServiceStub(channel)
     await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())
-    await rpc.call(runs.PutRun, rs.PutRunRequest(run=forge.run(), request_id="first", gateway_epoch=1))
+    await rpc.call(
+        runs.PutRun, rs.PutRunRequest(run=forge.run(), request_id="first", gateway_epoch=1)
+    )
     return TreeStoreServiceStub(channel)
 
 
-async def _closed(trees: TreeStoreServiceStub, tree_id: bytes, deadline_s: float = 10.0) -> tree_pb2.Tree:
+async def _closed(
+    trees: TreeStoreServiceStub, tree_id: bytes, deadline_s: float = 10.0
+) -> tree_pb2.Tree:
     end = asyncio.get_running_loop().time() + deadline_s
     while True:
-        found = await rpc.call(trees.ListTrees, ts.ListTreesRequest())
-        if any(t.tree_id == tree_id and t.state == tree_pb2.TREE_STATE_CLOSED for t in found.trees):
+        listed = await rpc.call(trees.ListTrees, ts.ListTreesRequest())
+        if any(
+            t.tree_id == tree_id and t.state == tree_pb2.TREE_STATE_CLOSED for t in listed.trees
+        ):
             return (await rpc.call(trees.GetTree, ts.GetTreeRequest(tree_id=tree_id))).tree
-        assert asyncio.get_running_loop().time() < end, found.trees
+        assert asyncio.get_running_loop().time() < end, listed.trees
         await asyncio.sleep(0.02)
 
 
@@ -45,24 +53,34 @@ async def test_a_new_database_is_built_up_from_the_log(nats_server, tmp_path: Pa
     forge = Forge()
     spec = forge.spec()
     items = [forge.opened(spec), *forge.life(spec)]
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "old", rebuild=True)
+    settings = Settings(
+        nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "old", rebuild=True
+    )
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
         for item in items:
             await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
         before = await _closed(trees, spec.tree_id)
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "new", rebuild=True)
+    settings = Settings(
+        nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "new", rebuild=True
+    )
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
         after = await _closed(trees, spec.tree_id)
-    assert list(after.segments) == list(before.segments) and list(after.leaves) == list(before.leaves)
+    assert list(after.segments) == list(before.segments) and list(after.leaves) == list(
+        before.leaves
+    )
     assert list(after.scores) == list(before.scores)
     await bus.close()
 
 
-async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_from_it(nats_server, tmp_path: Path) -> None:
-    """As docs/operations.md says: the broker keeps the place that the store has read to, behind what a copy lacks."""
+async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_from_it(
+    nats_server, tmp_path: Path
+) -> None:
+    """As docs/operations.md says: the broker keeps the place that the store has read to, after the
+    events that a copy lacks.
+    """
     forge = Forge()
     specs = [forge.spec(ordinal) for ordinal in range(3)]
     settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path, rebuild=True)
@@ -82,27 +100,36 @@ async def test_a_copy_that_was_put_back_reads_the_log_once_its_name_is_taken_fro
     async with running(settings) as (server, _loops):
         after = await _closed(TreeStoreServiceStub(rpc.channel(server.address)), specs[1].tree_id)
         assert await _trees(server.address) == {spec.tree_id for spec in specs}
-    assert list(after.segments) == list(before.segments) and list(after.scores) == list(before.scores)
+    assert list(after.segments) == list(before.segments) and list(after.scores) == list(
+        before.scores
+    )
     await bus.close()
 
 
 async def _lived(bus: Bus, address: str, forge: Forge, spec: tree_pb2.TreeSpec) -> tree_pb2.Tree:
-    """A tree's whole life on the log, under a claim that no store issued."""
+    """Publish a tree's whole life on the log, under a claim that no store issued."""
     for item in (forge.opened(spec), *forge.life(spec, epoch=3)):
         await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
     return await _closed(TreeStoreServiceStub(rpc.channel(address)), spec.tree_id)
 
 
 async def _trees(address: str) -> set[bytes]:
-    found = await rpc.call(TreeStoreServiceStub(rpc.channel(address)).ListTrees, ts.ListTreesRequest())
-    return {tree.tree_id for tree in found.trees}
+    listed = await rpc.call(
+        TreeStoreServiceStub(rpc.channel(address)).ListTrees, ts.ListTreesRequest()
+    )
+    return {tree.tree_id for tree in listed.trees}
 
 
 async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_path: Path) -> None:
     forge = Forge()
     settings = Settings(
-        nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1, purge_margin=2, rebuild=True
-    )  # nobody claims its trees
+        nats=nats_server.url,
+        listen="127.0.0.1:0",
+        state=tmp_path / "state",
+        purge_s=0.1,
+        purge_margin=2,
+        rebuild=True,
+    )  # no node claims its trees
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         trees = await _begin(server.address, forge)
@@ -146,7 +173,7 @@ class AnsweringLog:
 
 
 async def test_a_log_that_was_lost_is_noticed_whatever_its_numbers_say(world: World) -> None:
-    """A young run: the new log has passed the old one's numbers before anybody looks."""
+    """In a young run, the new log has passed the old one's numbers before the first check."""
     log, context = AnsweringLog(), Context(world.database, world.settings, world.now)
     keeper = Maintenance(context, log, Outbox(world.database, log))  # type: ignore[arg-type]
     assert not await keeper.check_log() and not await keeper.check_log()
@@ -179,9 +206,13 @@ async def test_a_stream_that_is_half_full_is_purged_without_a_margin(world: Worl
     assert log.purged == ["LINEAGE", "DEAD"]
 
 
-async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(nats_server, tmp_path: Path, eventually) -> None:
+async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(
+    nats_server, tmp_path: Path, eventually
+) -> None:
     done, going = Forge("done-00000001"), Forge("going-00000002")
-    settings = Settings(nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1)
+    settings = Settings(
+        nats=nats_server.url, listen="127.0.0.1:0", state=tmp_path / "state", purge_s=0.1
+    )
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
         for number, forge in enumerate((done, going)):
@@ -192,7 +223,11 @@ async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(nats_server, 
             await rpc.call(runs.PutRun, put)
             opened = forge.opened(forge.spec(), epoch=epoch)
             await bus.publish_bytes(opened.subject, opened.data, f"{forge.run_id}-opened")
-            await bus.consumer(subjects.GROWTH, subjects.growth_durable(forge.run_id), [subjects.growth(forge.run_id)])
+            await bus.consumer(
+                subjects.GROWTH,
+                subjects.growth_durable(forge.run_id),
+                [subjects.growth(forge.run_id)],
+            )
 
         async def queued() -> list[str]:
             return sorted(await bus.subjects_of(subjects.GROWTH))
@@ -213,7 +248,9 @@ async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(nats_server, 
         await eventually(lambda: holds([subjects.growth(going.run_id)]))
 
         async def consumers() -> bool:
-            return list(await bus.ack_floors(subjects.GROWTH)) == [subjects.growth_durable(going.run_id)]
+            return list(await bus.ack_floors(subjects.GROWTH)) == [
+                subjects.growth_durable(going.run_id)
+            ]
 
         await eventually(consumers)
     await bus.close()

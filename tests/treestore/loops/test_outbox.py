@@ -1,4 +1,6 @@
-"""The outbox: in order, again after a failure, and never stuck behind an event that cannot go out."""
+"""The outbox publishes in order, again after a failure, and is never stuck at an event that cannot
+go out.
+"""
 
 import asyncio
 import contextlib
@@ -6,13 +8,13 @@ import contextlib
 from sqlalchemy import insert
 
 from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
-from services.treestore.loops.outbox import Outbox, letters, waiting
+from services.treestore.loops.outbox import Outbox, read_events, read_letters
 from services.treestore.storage import schema
 from tests.treestore.forge import World
 
 
 class Log:
-    """Takes events, or fails as a test says."""
+    """A log that takes events, or fails as a test says."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
@@ -20,7 +22,13 @@ class Log:
         self.full = False  # of dead letters
 
     async def publish_bytes(
-        self, subject: str, data: bytes, msg_id: str, *, traceparent: str = "", deadline_s: float = 30.0
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        *,
+        traceparent: str = "",
+        deadline_s: float = 30.0,
     ) -> int:
         if self.down or (self.full and subject.startswith("dead.")):
             raise DeadlineMissed("no ack")
@@ -31,7 +39,10 @@ class Log:
 
 
 def _put(world: World, *subjects: str) -> None:
-    rows = [{"subject": s, "msg_id": str(n), "payload": b"p", "traceparent": ""} for n, s in enumerate(subjects)]
+    rows = [
+        {"subject": s, "msg_id": str(n), "payload": b"p", "traceparent": ""}
+        for n, s in enumerate(subjects)
+    ]
     world.database.transact(lambda c: c.execute(insert(schema.outbox), rows))
 
 
@@ -39,7 +50,7 @@ async def test_events_go_out_in_order(world: World) -> None:
     log = Log()
     subjects = ["train.r.batch", "growth.r", "growth.r", "train.r.policy", "lineage.r.closed"]
     _put(world, *subjects)
-    assert await Outbox(world.database, log).drain(world.database.query(waiting)) == 5
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 5
     assert [s for s, _ in log.said] == subjects
     assert not world.rows(schema.outbox)
 
@@ -49,9 +60,12 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
     log.down = True
     _put(world, "train.r.batch", "train.r.policy")
     outbox = Outbox(world.database, log)
-    assert await outbox.drain(world.database.query(waiting)) == 0 and len(world.rows(schema.outbox)) == 2
+    assert (
+        await outbox.publish_events(world.database.query(read_events)) == 0
+        and len(world.rows(schema.outbox)) == 2
+    )
     log.down = False
-    task = asyncio.ensure_future(Outbox(world.database, log).run())  # nobody rings
+    task = asyncio.ensure_future(Outbox(world.database, log).run())  # without a wake-up
     await eventually(lambda: len(log.said) == 2)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -61,12 +75,14 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
 async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None:
     log = Log()
     _put(world, "train.r.batch", "forbidden", "train.r.policy")
-    assert await Outbox(world.database, log).drain(world.database.query(waiting)) == 3
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 3
     assert [s for s, _ in log.said] == ["train.r.batch", "train.r.policy"]
     assert world.one(schema.dead).stream == "OUTBOX"
 
 
-async def test_a_database_that_cannot_write_for_a_while_stops_nothing(world: World, eventually, monkeypatch) -> None:
+async def test_a_database_that_cannot_write_for_a_while_stops_nothing(
+    world: World, eventually, monkeypatch
+) -> None:
     log = Log()
     _put(world, "train.r.batch")
     outbox = Outbox(world.database, log)
@@ -91,14 +107,21 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
     log.full = True
     _put(world, *["dead.LINEAGE"] * 300, "growth.r", "lineage.r.closed")
     outbox = Outbox(world.database, log)
-    assert await outbox.drain(world.database.query(waiting)) == 2 and [s for s, _ in log.said] == [
+    assert await outbox.publish_events(world.database.query(read_events)) == 2 and [
+        s for s, _ in log.said
+    ] == [
         "growth.r",
         "lineage.r.closed",
     ]
-    assert await outbox.post(world.database.query(letters)) == 0 and len(world.rows(schema.outbox)) == 300
+    assert (
+        await outbox.publish_letters(world.database.query(read_letters)) == 0
+        and len(world.rows(schema.outbox)) == 300
+    )
     log.full = False
-    assert await outbox.post(world.database.query(letters)) == 0, "after a failure letters rest"
+    assert await outbox.publish_letters(world.database.query(read_letters)) == 0, (
+        "after a failure letters rest"
+    )
     outbox = Outbox(world.database, log)
-    while await outbox.post(world.database.query(letters)):
+    while await outbox.publish_letters(world.database.query(read_letters)):
         pass
     assert not world.rows(schema.outbox) and len(log.said) == 302

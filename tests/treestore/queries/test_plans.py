@@ -1,4 +1,4 @@
-"""How queries that grow with a run are answered: by an index, and never by a look at all rows or a sort of them."""
+"""Queries whose answers grow with a run use an index, and never scan or sort all rows."""
 
 from collections.abc import Callable
 
@@ -18,34 +18,38 @@ _RUN = "quick-00000001"
 _QUERIES: dict[str, Callable[[Connection], object]] = {
     "a run's trees, newest first": lambda c: trees.summaries(c, ts.TreeFilter(run_id=_RUN)),
     "a run's trees, in order": lambda c: trees.ids(c, ts.TreeFilter(run_id=_RUN)),
-    "whose deadline is over": lambda c: deadlines.due(c, 2_000_000, Settings()),
-    "what waited too long": lambda c: deadlines.expire(c, 2_000_000, Settings()),
+    "whose deadline is over": lambda c: deadlines.is_due(c, 2_000_000, Settings()),
+    "what waited too long": lambda c: deadlines.expire_parked(c, 2_000_000, Settings()),
     "a batch": lambda c: batches.read(c, _RUN, 0),
 }
 
 
 def plans(database: Database, work: Callable[[Connection], object]) -> dict[str, str]:
-    """SQLite's plan of each statement that `work` runs."""
-    asked: list[tuple[str, object]] = []
+    """Return SQLite's plan of each statement that `work` runs."""
+    executed: list[tuple[str, object]] = []
 
     def note(connection, cursor, statement, parameters, context, executemany) -> None:
         if statement.lstrip().startswith("SELECT"):
-            asked.append((statement, parameters))
+            executed.append((statement, parameters))
 
     def run(connection: Connection) -> dict[str, str]:
         event.listen(connection, "before_cursor_execute", note)
         work(connection)
         event.remove(connection, "before_cursor_execute", note)
-        found = ((s, connection.exec_driver_sql("EXPLAIN QUERY PLAN " + s, p)) for s, p in asked)
-        return {s: "; ".join(row[3] for row in rows) for s, rows in found}
+        plan_of = (
+            (s, connection.exec_driver_sql("EXPLAIN QUERY PLAN " + s, p)) for s, p in executed
+        )
+        return {s: "; ".join(row[3] for row in rows) for s, rows in plan_of}
 
     return database.query(run)
 
 
-def scans(found: dict[str, str], sorts: bool = True) -> list[str]:
-    """The steps that look at all rows of a table, but for that of runs, or sort what they found."""
-    steps = [step for plan in found.values() for step in plan.split("; ")]
-    looks = [s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")]
+def scans(plan_of: dict[str, str], sorts: bool = True) -> list[str]:
+    """Return the steps that read all rows of a table, but for that of runs, or sort rows."""
+    steps = [step for plan in plan_of.values() for step in plan.split("; ")]
+    looks = [
+        s for s in steps if s.startswith("SCAN") and s not in ("SCAN CONSTANT ROW", "SCAN runs")
+    ]
     return looks + [s for s in steps if sorts and "TEMP B-TREE" in s]
 
 
@@ -59,8 +63,8 @@ def world(sqlite_template, tmp_path) -> World:
 
 @pytest.mark.parametrize("what", _QUERIES)
 def test_an_index_answers(world: World, what: str) -> None:
-    found = plans(world.database, _QUERIES[what])
-    assert found and not scans(found), found
+    plan_of = plans(world.database, _QUERIES[what])
+    assert plan_of and not scans(plan_of), plan_of
     world.database.close()
 
 
@@ -68,15 +72,15 @@ def test_the_batches_of_a_tree_are_found_by_the_tree(world: World) -> None:
     spec = world.forge.spec()
     world.live(spec)
     root = world.forge.root(spec)
-    found = plans(world.database, lambda c: lineage.consumers(c, root.id))
-    assert any("batch_trees" in plan for plan in found.values())
-    assert not scans(found, sorts=False), found
+    plan_of = plans(world.database, lambda c: lineage.consumers(c, root.id))
+    assert any("batch_trees" in plan for plan in plan_of.values())
+    assert not scans(plan_of, sorts=False), plan_of
     world.database.close()
 
 
 def test_the_policies_of_a_batch_are_found_by_the_batch(world: World) -> None:
-    found = plans(world.database, lambda c: policies.of_batch(c, _RUN, 3))
-    assert next(iter(found.values())).startswith(
+    plan_of = plans(world.database, lambda c: policies.of_batch(c, _RUN, 3))
+    assert next(iter(plan_of.values())).startswith(
         "SEARCH policies USING INDEX ix_policies_batch (run_id=? AND batch_ordinal=?)"
     )
     world.database.close()

@@ -26,7 +26,9 @@ def test_the_statements_of_a_read_see_one_state(database: Database) -> None:
 
 
 def test_leaves_are_read_beside_an_ingest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their segments, read first, are those of the leaves, read last, though a batch of both comes in between."""
+    """Their segments, read first, are those of the leaves, read last, though a batch of both comes
+    in between.
+    """
     spec = world.forge.spec()
     epoch = world.open(spec)
     life = world.forge.life(spec, epoch=epoch)
@@ -39,9 +41,13 @@ def test_leaves_are_read_beside_an_ingest(world: World, monkeypatch: pytest.Monk
         return rows_in(connection, table, *more, **equal)
 
     monkeypatch.setattr(transcripts, "rows_in", meanwhile)
-    key = ts.LeafKey(tree_id=spec.tree_id, leaf={"segment": leaf.id, "end": len(leaf)}, claim_epoch=epoch)
+    key = ts.LeafKey(
+        tree_id=spec.tree_id, leaf={"segment": leaf.id, "end": len(leaf)}, claim_epoch=epoch
+    )
     assert world.database.query(lambda c: transcripts.read(c, [key])) == []
-    assert [t.completion for t in world.database.query(lambda c: transcripts.read(c, [key]))] == ["<0>"]
+    assert [t.completion for t in world.database.query(lambda c: transcripts.read(c, [key]))] == [
+        "<0>"
+    ]
 
 
 def test_a_read_cannot_write(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

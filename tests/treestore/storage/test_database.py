@@ -1,4 +1,4 @@
-"""The database: one writer, refusals that say why, faults that pass (PROTOCOL 2)."""
+"""The database: one writer, refusals with reasons, faults that pass."""
 
 import sqlite3
 from pathlib import Path
@@ -16,11 +16,15 @@ from tests.treestore.older import older
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_schema(database: Database) -> None:
-    difference = database.query(lambda c: compare_metadata(MigrationContext.configure(c), schema.metadata))
+    difference = database.query(
+        lambda c: compare_metadata(MigrationContext.configure(c), schema.metadata)
+    )
     assert difference == []
 
 
-def test_a_second_writer_is_refused_and_told_who_has_it(database: Database, address: str, monkeypatch) -> None:
+def test_a_second_writer_is_refused_and_told_who_has_it(
+    database: Database, address: str, monkeypatch
+) -> None:
     monkeypatch.setattr("services.treestore.storage.database.PATIENCE_S", 0.3)
     with pytest.raises((InvalidInput, TemporaryError), match="open"):
         Database(address).open()
@@ -34,9 +38,9 @@ def test_a_second_writer_is_refused_and_told_who_has_it(database: Database, addr
 def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None:
     database.transact(lambda c: store_metadata.rise(c, "x"))
     database.close()
-    again = Database(address).open()
-    assert again.query(lambda c: store_metadata.read_int(c, "x")) == 1
-    again.close()
+    reopened = Database(address).open()
+    assert reopened.query(lambda c: store_metadata.read_int(c, "x")) == 1
+    reopened.close()
 
 
 def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
@@ -80,7 +84,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 def test_sqlite_is_as_durable_as_promised(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
     modes = database.transact(
-        lambda c: [c.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+        lambda c: [
+            c.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
+        ]
     )
     assert modes == ["wal", 2]  # 2 is FULL
     database.close()
@@ -92,7 +98,9 @@ def test_a_full_disk_is_a_temporary_error_and_nothing_is_lost(tmp_path: Path) ->
     big = world.forge.segments(world.forge.root(world.forge.spec()))
     pages = world.database.transact(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar())
     world.database.transact(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count={pages}"))
-    leaves = [world.forge.child(world.forge.root(world.forge.spec()), n, length=500) for n in range(50)]
+    leaves = [
+        world.forge.child(world.forge.root(world.forge.spec()), n, length=500) for n in range(50)
+    ]
     with pytest.raises(TemporaryError) as full:
         world.ingest(big, world.forge.segments(*leaves))
     assert full.value.reason == "STORE_FULL" and "free space" in str(full.value)
@@ -111,7 +119,9 @@ def test_a_lost_connection_to_postgres_is_mended(postgres, postgres_template: st
     world.live(world.forge.spec())
     name = address.split("/")[3].split("?")[0]
     with psycopg.connect(postgres.address(), autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+        )
     world.live(world.forge.spec(1))
     assert len(world.rows(schema.trees)) == 2
     world.database.close()
@@ -120,7 +130,9 @@ def test_a_lost_connection_to_postgres_is_mended(postgres, postgres_template: st
 def test_postgres_waits_for_nothing_for_ever(postgres, postgres_template: str) -> None:
     database = Database(postgres.fresh(postgres_template)).open()
     for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
-        assert database.transact(lambda c, s=setting: c.exec_driver_sql(f"SHOW {s}").scalar()) not in ("0", None)
+        assert database.transact(
+            lambda c, s=setting: c.exec_driver_sql(f"SHOW {s}").scalar()
+        ) not in ("0", None)
     database.close()
 
 
@@ -136,7 +148,9 @@ def test_a_store_that_was_copied_while_it_ran_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch) -> None:
-    """From 0002, with a dead letter in it: what was stored stays, and the same numbers may come again."""
+    """It is of version 0002, with a dead letter in it: stored rows stay, and the same numbers may
+    come again.
+    """
     old = "INSERT INTO dead (service, stream, sequence, letter) VALUES ('s', 'LINEAGE', 7, x'')"
     with older(tmp_path / "s.sqlite", "0002", monkeypatch) as database:
         database.transact(lambda c: c.exec_driver_sql(old))
@@ -149,15 +163,20 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monke
 
 
 _OLD_TREE = (
-    "INSERT INTO trees (tree_id, run_id, group_id, tree_index, row_digest, spec, state, segments, grown_node)"
+    "INSERT INTO trees"
+    " (tree_id, run_id, group_id, tree_index, row_digest, spec, state, segments, grown_node)"
     " VALUES (X'{0:064x}', 'r', 'g', {0}, x'', x'', 2, 3, 'node-1')"
 )
 
 
-def test_trees_that_were_grown_before_they_were_counted_count_too(tmp_path: Path, monkeypatch) -> None:
+def test_trees_that_were_grown_before_they_were_counted_count_too(
+    tmp_path: Path, monkeypatch
+) -> None:
     with older(tmp_path / "s.sqlite", "0007", monkeypatch) as database:
         for index in range(2):
             database.transact(lambda c, i=index: c.exec_driver_sql(_OLD_TREE.format(i)))
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
-    assert database.query(lambda c: [tuple(row) for row in c.execute(select(schema.grown))]) == [("r", "node-1", 2)]
+    assert database.query(lambda c: [tuple(row) for row in c.execute(select(schema.grown))]) == [
+        ("r", "node-1", 2)
+    ]
     database.close()

@@ -1,4 +1,4 @@
-"""A store, or a PostgreSQL server, whose machine is gone without a goodbye."""
+"""A store, or a PostgreSQL server, whose machine is gone without closing its connections."""
 
 import socket
 import subprocess
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def distant() -> Iterator[tuple[Network, Postgres]]:
-    """A host that reaches a PostgreSQL server here by a wire that can be cut."""
+    """Yield a host that reaches a PostgreSQL server here by a wire that can be cut."""
     with network() as wire, running(listen=wire.address) as server:
         yield wire, server
 
@@ -42,7 +42,9 @@ def listening() -> Iterator[Postgres]:
 @pytest.mark.parametrize("reads", [False, True], ids=["writer", "reader"])
 def test_both_sides_notice_a_peer_that_is_gone(listening: Postgres, reads: bool) -> None:
     opened = Database(listening.by_network(listening.fresh())).open()
-    do: Callable[[Callable[[Connection], object]], object] = opened.query if reads else opened.transact
+    do: Callable[[Callable[[Connection], object]], object] = (
+        opened.query if reads else opened.transact
+    )
     server = {name: do(lambda c, n=name: c.scalar(text(f"SHOW {n}"))) for name in _SERVER}  # type: ignore[misc]
     assert server == {name: str(value) for name, value in _SERVER.items()}
     assert do(_client) == (1, 10, 5, 3, 25_000)
@@ -58,17 +60,25 @@ _SERVER = {
 
 
 def _client(connection: Connection) -> tuple[int, ...]:
-    """What the store's own end of the connection is set to."""
+    """Return the settings of the store's own end of the connection."""
     raw = connection.connection.driver_connection
     assert raw is not None
     with socket.fromfd(raw.fileno(), socket.AF_INET, socket.SOCK_STREAM) as copy:
         on = copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        tcp = (
+            socket.TCP_KEEPIDLE,
+            socket.TCP_KEEPINTVL,
+            socket.TCP_KEEPCNT,
+            socket.TCP_USER_TIMEOUT,
+        )
         return (on, *(copy.getsockopt(socket.IPPROTO_TCP, name) for name in tcp))
 
 
 def test_what_the_address_says_goes_before() -> None:
-    url = make_url("postgresql+psycopg://u@h/d?tcp_user_timeout=7&keepalives_idle=60&options=-c statement_timeout%3D9")
+    url = make_url(
+        "postgresql+psycopg://u@h/d?tcp_user_timeout=7&keepalives_idle=60"
+        "&options=-c statement_timeout%3D9"
+    )
     arguments = postgres.arguments(url)
     assert "tcp_user_timeout" not in arguments and "keepalives_idle" not in arguments
     assert arguments["keepalives_count"] == 3
@@ -82,7 +92,9 @@ def test_the_lock_of_a_store_whose_machine_is_gone_is_free_soon(
     address = server.by_network(server.fresh())
     code = HOLDER.format(keepalive=QUICK, address=address)
     command = [*wire.inside, sys.executable, "-c", code]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    holder = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
+    )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
         wire.cut()

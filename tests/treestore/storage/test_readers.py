@@ -1,4 +1,6 @@
-"""Reads run beside each other, each on one state of the database, and none keeps SQLite's log from being taken over."""
+"""Reads run beside each other, each on one state of the database, and none prevents SQLite's log
+from being truncated.
+"""
 
 import asyncio
 import threading
@@ -34,7 +36,9 @@ async def test_a_long_read_holds_up_no_other(database: Database) -> None:
     long = asyncio.create_task(database.read(slow))
     await asyncio.to_thread(begun.wait, 10)
     await database.write(lambda c: c.execute(insert(schema.dead), [_letter(1)]))
-    assert await database.read(lambda c: c.scalar(_COUNT)) == 1, "a read sees all that is committed before it"
+    assert await database.read(lambda c: c.scalar(_COUNT)) == 1, (
+        "a read sees all that is committed before it"
+    )
     assert not long.done()
     go.set()
     assert await long == (0, 0), "and nothing of what is committed during it"
@@ -55,8 +59,10 @@ async def test_reads_go_on_while_all_but_one_are_long(database: Database) -> Non
     assert all(await asyncio.gather(*long))
 
 
-def test_readers_that_never_pause_do_not_let_the_log_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots that overlap without an end; SQLite alone would never begin its log anew."""
+def test_readers_that_never_pause_do_not_let_the_log_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots overlap without an end; SQLite alone would never truncate its log."""
     monkeypatch.setattr("services.treestore.storage.sqlite.WAL_BYTES", 1 << 20)
     database = Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()
     begun, ended = [threading.Semaphore(0) for _ in range(2)], threading.Event()
@@ -65,7 +71,9 @@ def test_readers_that_never_pause_do_not_let_the_log_grow(tmp_path: Path, monkey
         def read(connection: Connection) -> None:
             connection.scalar(_COUNT)
             begun[me].release()
-            begun[1 - me].acquire(timeout=0.1)  # the other's next read is under way before this one ends
+            begun[1 - me].acquire(
+                timeout=0.1
+            )  # the other's next read is under way before this one ends
 
         while not ended.is_set():
             database.query(read)

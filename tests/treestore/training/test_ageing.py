@@ -1,7 +1,8 @@
-"""A machine that mixes what opens, grows and ends the trees of groups with the policies under which they grow too old.
+"""A state machine that mixes openings, growth and ends of groups' trees with the policies under
+which the groups grow too old.
 
-After each step no group that is too old holds a place of the gate or can be trained on, the counts of a group are those
-of its trees, and what a batch took was young enough and whole.
+After each step no group that is too old counts for the staleness gate or can be trained on, the
+counts of a group are those of its trees, and the groups of a batch were young enough and whole.
 """
 
 import shutil
@@ -10,7 +11,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
@@ -19,8 +26,8 @@ from services.treestore.storage.database import Database
 from services.treestore.training import batches, policies
 from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import Forge, World
-from tests.treestore.test_machine import check_groups
-from tests.treestore.training.test_stale import give_back, put_policy
+from tests.treestore.sums import check_groups
+from tests.treestore.training.test_stale import put_policy
 
 SIZE = 2
 LAST = (0, 1, 1, 2)  # newest policy under which a batch may take each group
@@ -37,12 +44,15 @@ class Ageing(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="banyan-ageing-"))
         shutil.copy(self.template, self.folder / "store.sqlite")
-        self.world = World(Database(f"sqlite:///{self.folder / 'store.sqlite'}").open(), Forge()).start()
+        self.world = World(
+            Database(f"sqlite:///{self.folder / 'store.sqlite'}").open(), Forge()
+        ).start()
         self.specs = {
             (ordinal, index): self.world.forge.spec(ordinal, index, SIZE, last_step=LAST[ordinal])
             for ordinal, index in PLACES
         }
-        self.epoch, self.step, self.reached, self.batches = 1, 0, 0, 0
+        self.epoch, self.step = 1, 0
+        self.reached, self.batches = 0, 0
         put_policy(self.world, 0)
 
     def teardown(self) -> None:
@@ -59,29 +69,37 @@ class Ageing(RuleBasedStateMachine):
 
     @rule(place=places, whole=st.booleans())
     def grow(self, place: tuple[int, int], whole: bool) -> None:
-        """A node grows a tree and a verifier scores it, or the last score is still to come."""
+        """Grow and score a tree; the last score may still be to come."""
         spec = self.specs[place]
-        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (epoch := self.world.claim(spec.tree_id)):
+        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
+            epoch := self.world.claim(spec.tree_id)
+        ):
             life = self.world.forge.life(spec, epoch=epoch)
             self.world.ingest(*(life if whole else life[:-1]))
 
     @rule(place=places)
     def fail(self, place: tuple[int, int]) -> None:
         spec = self.specs[place]
-        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (epoch := self.world.claim(spec.tree_id)):
-            give_back(self.world, spec, epoch)
+        if self.world.rows(schema.trees, tree_id=spec.tree_id) and (
+            epoch := self.world.claim(spec.tree_id)
+        ):
+            self.world.return_tree(spec.tree_id, epoch, "UNUSABLE: no")
 
     @rule()
     def publish(self) -> None:
-        """The next policy; one that was there before its learner went back is a replayed one."""
+        """Publish the next policy; a policy that was there before its learner was restarted is a
+        replayed one.
+        """
         self.step += 1
         put_policy(self.world, self.step, self.epoch, replayed=self.step <= self.reached)
         self.reached = max(self.reached, self.step)
 
     @rule()
     def go_back(self) -> None:
-        """The learner dies, and the next one begins at the base policy."""
-        request = rs.TakeLearnerEpochRequest(run_id=self.world.forge.run_id, learner_id="next", checkpoint_step=0)
+        """Restart the learner, at the base policy."""
+        request = rs.TakeLearnerEpochRequest(
+            run_id=self.world.forge.run_id, learner_id="next", checkpoint_step=0
+        )
         self.epoch = self.world.database.transact(lambda c: policies.take_epoch(c, request)).epoch
         put_policy(self.world, 0, self.epoch, replayed=True)
         self.step = 0
@@ -98,7 +116,11 @@ class Ageing(RuleBasedStateMachine):
                 use="train",
                 group_ids=[group.group_id],
             )
-            self.world.database.transact(lambda c: batches.commit(c, request, self.world.now(), self.world.settings))  # noqa: B023
+            self.world.database.transact(
+                lambda c, request=request: batches.commit(
+                    c, request, self.world.now(), self.world.settings
+                )
+            )
             self.batches += 1
 
     # -- what must always hold --
@@ -123,24 +145,31 @@ class Ageing(RuleBasedStateMachine):
             if group.state == GroupState.DROPPED:
                 assert set(states) <= {DROPPED}
             if group.state == GroupState.CONSUMED:
-                assert set(states) <= {CONSUMED, DROPPED} and "STALE" not in self._reasons(group.group_id)
+                assert set(states) <= {CONSUMED, DROPPED} and "STALE" not in self._reasons(
+                    group.group_id
+                )
 
     def _reasons(self, group_id: str) -> set[str]:
         return {tree.reason for tree in self.world.rows(schema.trees, group_id=group_id)}
 
     def finish(self) -> None:
-        """All trees are opened at last, and then all groups become too old: no place of the gate is left taken."""
+        """Open all trees, and make all groups too old: none counts for the staleness gate then."""
         self.open(PLACES)
         assert all(group.opened == SIZE for group in self.world.rows(schema.groups))
         while self.step <= max(LAST):
             self.publish()
             self.nothing_that_is_too_old_is_in_hand()
         self.the_counts_of_a_group_are_those_of_its_trees()
-        assert {group.state for group in self.world.rows(schema.groups)} <= {GroupState.CONSUMED, GroupState.DROPPED}
+        assert {group.state for group in self.world.rows(schema.groups)} <= {
+            GroupState.CONSUMED,
+            GroupState.DROPPED,
+        }
         assert not self.world.rows(schema.trees, state=GROWING)
 
 
-def test_no_order_of_messages_and_policies_loses_a_place_or_trains_on_what_is_too_old(sqlite_template: Path) -> None:
+def test_no_order_of_messages_and_policies_loses_a_place_or_trains_on_what_is_too_old(
+    sqlite_template: Path,
+) -> None:
     machine = type("Machine", (Ageing,), {"template": sqlite_template})
     run_state_machine_as_test(
         machine,

@@ -1,4 +1,4 @@
-"""Batches, learner epochs and runs (PROTOCOL 1 and 5)."""
+"""Batches, learner epochs and runs."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from services.treestore.control import processes, progress, runs
 from services.treestore.loops import deadlines
 from services.treestore.storage import schema
 from services.treestore.training import batches, policies
-from services.treestore.unit_of_work.rows import CONSUMED, DROPPED, GROWING
+from services.treestore.unit_of_work.rows import CONSUMED, DROPPED, GROWING, GroupState
 from tests.treestore.forge import World
 
 
@@ -24,14 +24,18 @@ def _ready(world: World) -> ts.ReadyGroupsResponse:
     return world.database.query(lambda c: batches.ready(c, ask))
 
 
-def commit(world: World, ordinal: int, groups: list[str], epoch: int = 1, dropped: dict[str, str] | None = None) -> None:
+def commit(
+    world: World,
+    ordinal: int,
+    groups: list[str],
+    epoch: int = 1,
+) -> None:
     request = ts.CommitBatchRequest(
         run_id=world.forge.run_id,
         ordinal=ordinal,
         learner_epoch=epoch,
         use="train",
         group_ids=groups,
-        dropped=[ts.DroppedGroup(group_id=g, reason=r) for g, r in (dropped or {}).items()],
         summary_json='{"mean": 0}',
     )
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
@@ -39,11 +43,15 @@ def commit(world: World, ordinal: int, groups: list[str], epoch: int = 1, droppe
 
 def _refusal(world: World, *args: object, **more: object) -> str:
     before = {
-        t.name: world.rows(t) for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
+        t.name: world.rows(t)
+        for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
     }
     with pytest.raises(BanyanError) as refused:
         commit(world, *args, **more)  # type: ignore[arg-type]
-    after = {t.name: world.rows(t) for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)}
+    after = {
+        t.name: world.rows(t)
+        for t in (schema.batches, schema.batch_trees, schema.trees, schema.groups, schema.outbox)
+    }
     assert before == after, "a refused batch must change nothing"
     return refused.value.reason
 
@@ -59,12 +67,16 @@ def test_groups_become_ready_whole_and_in_order(world: World) -> None:
     for index in range(2):
         world.live(world.forge.spec(0, index, 3))
     world.open(world.forge.spec(0, 2, 3))
-    found = _ready(world)
-    assert [g.ordinal for g in found.groups] == [1] and found.oldest_open == 0
+    groups_ready = _ready(world)
+    assert [g.ordinal for g in groups_ready.groups] == [1] and groups_ready.oldest_open == 0
     world.ingest(world.forge.grown(world.forge.spec(0, 2, 3).tree_id))
-    found = _ready(world)
-    assert [g.ordinal for g in found.groups] == [0, 1] and not found.HasField("oldest_open")
-    assert list(found.groups[0].tree_ids) == [world.forge.spec(0, i, 3).tree_id for i in range(3)]
+    groups_ready = _ready(world)
+    assert [g.ordinal for g in groups_ready.groups] == [0, 1] and not groups_ready.HasField(
+        "oldest_open"
+    )
+    assert list(groups_ready.groups[0].tree_ids) == [
+        world.forge.spec(0, i, 3).tree_id for i in range(3)
+    ]
 
 
 def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> None:
@@ -73,8 +85,8 @@ def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> Non
     world.open(bad)
     world.silence()
     assert world.claim(bad.tree_id) == 0
-    found = _ready(world)
-    assert [list(g.tree_ids) for g in found.groups] == [[world.forge.spec(0, 0, 2).tree_id]]
+    groups_ready = _ready(world)
+    assert [list(g.tree_ids) for g in groups_ready.groups] == [[world.forge.spec(0, 0, 2).tree_id]]
     commit(world, 0, [bad.group_id])
     assert sorted(t.state for t in world.rows(schema.trees)) == [CONSUMED, DROPPED]
 
@@ -82,21 +94,35 @@ def test_a_dropped_tree_leaves_its_group_which_still_closes(world: World) -> Non
 def test_a_batch_takes_its_trees_once(world: World) -> None:
     groups = closed_groups(world, range(4))
     world.database.transact(lambda c: c.execute(schema.outbox.delete()))
-    commit(world, 0, groups[:2], dropped={groups[2]: "ZERO_VARIANCE"})
-    (said,) = (row for row in world.rows(schema.outbox) if row.subject.endswith(".batch"))
-    event = events_pb2.BatchReady.FromString(said.payload)
+    commit(world, 0, groups[:2])
+    (row,) = (row for row in world.rows(schema.outbox) if row.subject.endswith(".batch"))
+    event = events_pb2.BatchReady.FromString(row.payload)
     assert (event.ordinal, event.learner_epoch, list(event.group_ids)) == (0, 1, groups[:2])
     assert _refusal(world, 1, [groups[0]]) == "ALREADY_USED"
-    assert _refusal(world, 1, [groups[2]]) == "ALREADY_USED"
     read = world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))
     assert read is not None
-    assert list(read.tree_ids) == [world.forge.spec(o, i, 2).tree_id for o in range(2) for i in range(2)]
+    assert list(read.tree_ids) == [
+        world.forge.spec(o, i, 2).tree_id for o in range(2) for i in range(2)
+    ]
     assert read.summary_json == '{"mean": 0}'
-    counts = world.database.query(lambda c: progress.read(c, world.forge.run_id, world.now())).groups
-    assert (counts.open, counts.closed, counts.consumed, counts.dropped) == (0, 1, 2, 1)
-    assert [g.group_id for g in _ready(world).groups] == [groups[3]]
-    reasons = {t.reason for t in world.rows(schema.trees, state=DROPPED)}
-    assert reasons == {"ZERO_VARIANCE"}
+    counts = world.database.query(
+        lambda c: progress.read(c, world.forge.run_id, world.now())
+    ).groups
+    assert (counts.open, counts.closed, counts.consumed, counts.dropped) == (0, 2, 2, 0)
+    assert [g.group_id for g in _ready(world).groups] == groups[2:]
+
+
+def test_a_batch_that_drops_groups_is_refused(world: World) -> None:
+    [group] = closed_groups(world, range(1))
+    request = ts.CommitBatchRequest(
+        run_id=world.forge.run_id,
+        learner_epoch=1,
+        use="train",
+        dropped=[ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE")],
+    )
+    with pytest.raises(InvalidInput, match=r"CommitBatch\.dropped"):
+        world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
+    assert not world.rows(schema.batches) and world.one(schema.groups).state == GroupState.CLOSED
 
 
 def test_the_same_commit_again_changes_nothing_and_another_one_is_refused(world: World) -> None:
@@ -141,8 +167,7 @@ def test_a_held_out_row_is_refused_even_if_it_came_that_far(world: World) -> Non
 
 
 def test_a_batch_without_groups_is_a_step_too(world: World) -> None:
-    groups = closed_groups(world, range(1))
-    commit(world, 0, [], dropped={groups[0]: "ZERO_VARIANCE"})
+    commit(world, 0, [])
     assert world.one(schema.runs).batches == 1
 
 
@@ -170,7 +195,11 @@ def test_ancestry_tells_the_path_and_the_scores_below(world: World) -> None:
 
 def _move(world: World, source: int, target: int, epoch: int = 1, cause: str = "") -> rs.Run:
     request = rs.MoveRunRequest(
-        run_id=world.forge.run_id, from_state=source, to_state=target, gateway_epoch=epoch, cause=cause
+        run_id=world.forge.run_id,
+        from_state=source,
+        to_state=target,
+        gateway_epoch=epoch,
+        cause=cause,
     )
     return world.database.transact(lambda c: runs.move(c, request, world.now(), world.settings))
 
@@ -185,27 +214,45 @@ def test_a_run_is_moved_only_from_where_the_caller_thinks_it_is(world: World) ->
     world.open(world.forge.spec())
     world.now.ms += 5
     run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_CANCELLED, cause="why")
-    assert (run.state, run.cause, run.ended_unix_ms) == (rs.RUN_STATE_CANCELLED, "why", world.now.ms)
+    assert (run.state, run.cause, run.ended_unix_ms) == (
+        rs.RUN_STATE_CANCELLED,
+        "why",
+        world.now.ms,
+    )
     assert (world.one(schema.trees).state, world.one(schema.trees).reason) == (DROPPED, "RUN_OVER")
     world.ingest(world.forge.opened(world.forge.spec(1)))
     assert world.one(schema.refused).reason == "RUN_OVER"
 
 
-def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(world: World) -> None:
+def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(
+    world: World,
+) -> None:
     spec, run_id = world.forge.spec(), world.forge.run_id
     world.ingest(world.forge.opened(spec))
     for name in (run_id, "", "another-1"):
-        gone = rs.ReportProcessRequest(run_id=name, service="learner", event=rs.PROCESS_EVENT_GIVEN_UP)
+        gone = rs.ReportProcessRequest(
+            run_id=name, service="learner", event=rs.PROCESS_EVENT_GIVEN_UP
+        )
         world.database.transact(lambda c, gone=gone: processes.report(c, gone, world.now()))
     world.now.ms += 1000
     run = _move(world, rs.RUN_STATE_TRAINING, rs.RUN_STATE_FAILED, cause="why")
-    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_FAILED, rs.RUN_STATE_TRAINING, world.now.ms)
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (
+        rs.RUN_STATE_FAILED,
+        rs.RUN_STATE_TRAINING,
+        world.now.ms,
+    )
     world.now.ms += 10 * world.settings.requeue_ms
     _look(world)
-    assert world.one(schema.trees).state == GROWING and len(_queued(world)) == 1, "a run that is over asks for nothing"
+    assert world.one(schema.trees).state == GROWING and len(_queued(world)) == 1, (
+        "a run that is over asks for nothing"
+    )
     world.now.ms += 90_000
     run = _move(world, rs.RUN_STATE_FAILED, rs.RUN_STATE_PAUSED)
-    assert (run.state, run.resume_state, run.ended_unix_ms) == (rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING, 0)
+    assert (run.state, run.resume_state, run.ended_unix_ms) == (
+        rs.RUN_STATE_PAUSED,
+        rs.RUN_STATE_TRAINING,
+        0,
+    )
     _move(world, rs.RUN_STATE_PAUSED, rs.RUN_STATE_TRAINING)
     _look(world)
     assert len(_queued(world)) == 2
@@ -216,13 +263,13 @@ def test_a_run_that_failed_is_taken_back_with_its_trees_its_queue_and_its_time(w
 
 
 def _look(world: World) -> None:
-    world.database.transact(lambda c: deadlines.look(c, world.now(), world.settings))
+    world.database.transact(lambda c: deadlines.reconcile(c, world.now(), world.settings))
 
 
 def _queued(world: World) -> list[int]:
-    """The assignments that were said so far."""
-    said = world.rows(schema.outbox)
-    return [row.n for row in said if row.subject == subjects.growth(world.forge.run_id)]
+    """Return the number of assignments in the outbox."""
+    events = world.rows(schema.outbox)
+    return [row.n for row in events if row.subject == subjects.growth(world.forge.run_id)]
 
 
 def test_a_paused_run_remembers_its_state_and_its_time(world: World) -> None:
@@ -238,8 +285,8 @@ def test_a_paused_run_remembers_its_state_and_its_time(world: World) -> None:
 
 def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
     put = rs.PutRunRequest(run=rs.Run(run_id="another-1"), request_id="first", gateway_epoch=1)
-    again = world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
-    assert again.run_id == world.forge.run_id
+    repeated = world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
+    assert repeated.run_id == world.forge.run_id
     put = rs.PutRunRequest(run=world.forge.run(), request_id="second", gateway_epoch=1)
     with pytest.raises(Refused) as refused:
         world.database.transact(lambda c: runs.put(c, put, world.now(), world.settings))
@@ -251,9 +298,15 @@ def test_a_run_is_put_once_and_found_by_prefix(world: World) -> None:
     with pytest.raises(InvalidInput, match="subject"):
         world.database.transact(lambda c: runs.put(c, dotted, world.now(), world.settings))
     for number in range(4):
-        more = rs.PutRunRequest(run=rs.Run(run_id=f"more-{number}"), request_id=f"m{number}", gateway_epoch=1)
+        more = rs.PutRunRequest(
+            run=rs.Run(run_id=f"more-{number}"), request_id=f"m{number}", gateway_epoch=1
+        )
         world.database.transact(lambda c, more=more: runs.put(c, more, world.now(), world.settings))
         if number:
-            said = "more-0, more-1, more-2 and others; give" if number == 3 else f"more-{number}; give more of the id$"
-            with pytest.raises(LookupError, match=said):
+            message = (
+                "more-0, more-1, more-2 and others; give"
+                if number == 3
+                else f"more-{number}; give more of the id$"
+            )
+            with pytest.raises(LookupError, match=message):
                 world.database.query(lambda c: runs.read(c, "more-", 0))

@@ -1,19 +1,18 @@
-"""Replay: drawn from consumed groups alone, recorded with the batch, shown as lineage; never held out or dropped."""
+"""Replay: drawn from consumed groups alone, recorded with the batch, shown as lineage; never held
+out or dropped.
+"""
 
 from collections.abc import Sequence
 
 import pytest
 
 from banyan import digest
-from banyan.draws import Draws
-from banyan.errors import BanyanError, InvalidInput, NotFound
+from banyan.errors import BanyanError
 from banyan.plugins import StoredGroup
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.segments import leaf_to_wire
-from methods.replay.dots import Dots
-from methods.replay.recent import Recent
 from services.treestore.api import lineage
 from services.treestore.storage import schema
 from services.treestore.training import batches
@@ -23,18 +22,34 @@ from tests.treestore.forge import World
 
 
 def _grown(
-    world: World, ordinal: int, rewards: Sequence[float | None], row: int | None = None, form: float | None = None
+    world: World,
+    ordinal: int,
+    rewards: Sequence[float | None],
+    row: int | None = None,
+    form: float | None = None,
 ) -> tree_pb2.TreeSpec:
-    """A group of one tree with a leaf per reward; of the same row as another group, where that is asked for. form: what a
-    second scorer says of each leaf."""
+    """Grow a group of one tree with a leaf for each reward, and return its spec.
+
+    row: ordinal of a group with the same row; None for a row of its own
+    form: value of a second scorer for each leaf
+    """
     forge = world.forge
     like = forge.spec(ordinal if row is None else row)
     tree_id = digest.tree_id(forge.run_id, forge.spec(ordinal).group_id, like.row_digest, 0)
     scorers = ["number"] if form is None else ["number", "form"]
-    spec = forge.spec(ordinal, row_digest=like.row_digest, row_json=like.row_json, tree_id=tree_id, scorers=scorers)
+    spec = forge.spec(
+        ordinal,
+        row_digest=like.row_digest,
+        row_json=like.row_json,
+        tree_id=tree_id,
+        scorers=scorers,
+    )
     epoch, root = world.open(spec), forge.root(spec)
     branches = [forge.child(root, number) for number in range(len(rewards))]
-    world.ingest(forge.segments(root, *branches, epoch=epoch), *(forge.leaf(b, epoch=epoch) for b in branches))
+    world.ingest(
+        forge.segments(root, *branches, epoch=epoch),
+        *(forge.leaf(b, epoch=epoch) for b in branches),
+    )
     world.ingest(forge.grown(spec.tree_id, *branches, epoch=epoch))
     world.ingest(*(forge.score(b, value) for b, value in zip(branches, rewards, strict=True)))
     if form is not None:
@@ -48,9 +63,11 @@ def _leaf(world: World, spec: tree_pb2.TreeSpec, number: int) -> tree_pb2.LeafRe
 
 
 def _request(
-    world: World, ordinal: int, groups: Sequence[str], replayed: Sequence[ts.ReplayedTree] = (), dropped: Sequence[str] = ()
+    world: World,
+    ordinal: int,
+    groups: Sequence[str],
+    replayed: Sequence[ts.ReplayedTree] = (),
 ) -> ts.CommitBatchRequest:
-    given_up = [ts.DroppedGroup(group_id=group, reason="ZERO_VARIANCE") for group in dropped]
     return ts.CommitBatchRequest(
         run_id=world.forge.run_id,
         ordinal=ordinal,
@@ -58,8 +75,13 @@ def _request(
         use="train",
         group_ids=groups,
         replayed=replayed,
-        dropped=given_up,
     )
+
+
+def _dropped(world: World, ordinal: int) -> tree_pb2.TreeSpec:
+    spec = world.forge.spec(ordinal)
+    world.return_tree(spec.tree_id, world.open(spec), "UNUSABLE: test")
+    return spec
 
 
 def _commit(world: World, *args: object, **more: object) -> None:
@@ -67,40 +89,56 @@ def _commit(world: World, *args: object, **more: object) -> None:
     world.database.transact(lambda c: batches.commit(c, request, world.now(), world.settings))
 
 
-def _sample(world: World, **asked: object) -> list[ts.ReplayedTree]:
-    fields: dict[str, object] = {"run_id": world.forge.run_id, "policy": "recent", "before_batch": 100, "right": 0.5}
-    request = ts.SampleReplayRequest(**{**fields, **asked})  # type: ignore[arg-type]
+def _sample(world: World, **options: object) -> list[ts.ReplayedTree]:
+    fields: dict[str, object] = {
+        "run_id": world.forge.run_id,
+        "policy": "recent",
+        "before_batch": 100,
+        "right": 0.5,
+    }
+    request = ts.SampleReplayRequest(**{**fields, **options})  # type: ignore[arg-type]
     answer = world.database.query(lambda c: sampling.sample(c, request))
-    assert list(answer.tree_ids) == [one.tree_id for one in answer.trees]
+    assert list(answer.tree_ids) == [tree.tree_id for tree in answer.trees]
     return list(answer.trees)
 
 
-def _stored(world: World, **asked: int) -> list[StoredGroup]:
-    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **asked})  # type: ignore[arg-type]
+def _stored(world: World, **options: int) -> list[StoredGroup]:
+    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **options})  # type: ignore[arg-type]
     return world.database.query(lambda c: buffer.stored(c, request))
 
 
 def test_only_consumed_groups_are_stored_the_newest_of_each_row(world: World) -> None:
     specs = [_grown(world, n, [0, n]) for n in range(3)]
-    again = _grown(world, 3, [1, 1, 0], row=0)
-    given_up, waiting = _grown(world, 4, [1, 1]), _grown(world, 5, [0, 1])
+    newer_group = _grown(world, 3, [1, 1, 0], row=0)
+    dropped, waiting = _dropped(world, 4), _grown(world, 5, [0, 1])
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
-    _commit(world, 1, [specs[2].group_id, again.group_id], dropped=[given_up.group_id])
-    found = _stored(world)
-    assert [(g.group_id, g.batch, sorted(g.rewards)) for g in found] == [
+    _commit(world, 1, [specs[2].group_id, newer_group.group_id])
+    stored = _stored(world)
+    assert [(g.group_id, g.batch, sorted(g.rewards)) for g in stored] == [
         (specs[1].group_id, 0, [0, 1]),
         (specs[2].group_id, 1, [0, 2]),
-        (again.group_id, 1, [0, 1, 1]),
+        (newer_group.group_id, 1, [0, 1, 1]),
     ]
-    assert found[2].row == specs[0].row_digest and [g.ordinal for g in found] == [1, 2, 3]
-    assert given_up.group_id not in {g.group_id for g in found} and world.one(schema.trees, tree_id=waiting.tree_id)
-    assert [g.group_id for g in _stored(world, before_batch=1)] == [specs[0].group_id, specs[1].group_id]
-    assert [g.group_id for g in _stored(world, first_batch=1)] == [specs[2].group_id, again.group_id]
-    assert [g.group_id for g in _stored(world, capacity=2)] == [specs[2].group_id, again.group_id]
+    assert stored[2].row == specs[0].row_digest and [g.ordinal for g in stored] == [1, 2, 3]
+    assert {dropped.group_id, waiting.group_id}.isdisjoint(group.group_id for group in stored)
+    assert [g.group_id for g in _stored(world, before_batch=1)] == [
+        specs[0].group_id,
+        specs[1].group_id,
+    ]
+    assert [g.group_id for g in _stored(world, first_batch=1)] == [
+        specs[2].group_id,
+        newer_group.group_id,
+    ]
+    assert [g.group_id for g in _stored(world, capacity=2)] == [
+        specs[2].group_id,
+        newer_group.group_id,
+    ]
 
 
 def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
-    """Card 41: at most C + σ B groups while a batch is drawn; here C = 3, as a batch's own are stored after it."""
+    """The published code of DOTS holds at most C + σB groups while a batch is drawn; here C = 3, as
+    a batch's own groups are stored after it.
+    """
     specs = [_grown(world, n, [0, 1]) for n in range(8)]
     for number in range(4):
         _commit(world, number, [spec.group_id for spec in specs[2 * number : 2 * number + 2]])
@@ -110,57 +148,79 @@ def test_the_buffer_holds_no_more_than_its_capacity(world: World) -> None:
 def test_a_draw_is_the_same_whatever_was_committed_since(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(8)]
     _commit(world, 0, [s.group_id for s in specs[:6]])
-    asked = {"count": 3, "seed": 7, "before_batch": 1}
-    first = _sample(world, **asked)
-    assert len({one.group_id for one in first}) == 3 and all(not one.HasField("leaf") for one in first)
+    options = {"count": 3, "seed": 7, "before_batch": 1}
+    first = _sample(world, **options)
+    assert len({tree.group_id for tree in first}) == 3 and all(
+        not tree.HasField("leaf") for tree in first
+    )
     _commit(world, 1, [s.group_id for s in specs[6:]])
-    assert _sample(world, **asked) == first
-    draws = {tuple(one.group_id for one in _sample(world, **{**asked, "seed": seed})) for seed in range(20)}
+    assert _sample(world, **options) == first
+    draws = {
+        tuple(tree.group_id for tree in _sample(world, **{**options, "seed": seed}))
+        for seed in range(20)
+    }
     assert len(draws) > 10
     assert len(_sample(world, count=50)) == 8 and _sample(world, count=50, before_batch=0) == []
 
 
 def test_a_success_of_the_row_is_found_in_the_newest_tree_that_has_one(world: World) -> None:
-    old, newer, newest = _grown(world, 0, [1, 0]), _grown(world, 1, [0, 1, 0.6], row=0), _grown(world, 2, [0, 0.4], row=0)
+    old, newer, newest = (
+        _grown(world, 0, [1, 0]),
+        _grown(world, 1, [0, 1, 0.6], row=0),
+        _grown(world, 2, [0, 0.4], row=0),
+    )
     other, mixed = _grown(world, 3, [0, 0]), _grown(world, 4, [1, None])
     for number, spec in enumerate((old, newer, newest, other, mixed)):
         _commit(world, number, [spec.group_id])
-    ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=s.row_digest) for n, s in enumerate((old, other, mixed))]
+    ask = [
+        ts.FailedGroup(group_id=f"g{n}", row_digest=s.row_digest)
+        for n, s in enumerate((old, other, mixed))
+    ]
     assert _sample(world, failed=ask) == [
         ts.ReplayedTree(tree_id=newer.tree_id, group_id="g0", leaf=_leaf(world, newer, 1)),
         ts.ReplayedTree(tree_id=mixed.tree_id, group_id="g2", leaf=_leaf(world, mixed, 0)),
     ]
     before = _sample(world, failed=ask[:1], before_batch=1)
-    assert [(one.tree_id, one.leaf) for one in before] == [(old.tree_id, _leaf(world, old, 0))]
-    assert _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+    assert [(tree.tree_id, tree.leaf) for tree in before] == [(old.tree_id, _leaf(world, old, 0))]
+    assert (
+        _sample(world, failed=ask[:1], first_batch=2) == [] == _sample(world, failed=ask, right=1.5)
+    )
 
 
 def test_a_success_is_found_however_many_newer_trees_only_have_the_form(world: World) -> None:
-    """Card 47: the newest positive trajectory of the whole table. Here a second scorer finds each failure well formed."""
+    """As in DART-GUI (arXiv 2509.23866), it is the newest success of the whole table; here a second
+    scorer finds each failure well formed.
+    """
     right = _grown(world, 0, [0, 1], form=1.0)
     failures = [_grown(world, n, [0, 0], row=0, form=1.0) for n in range(1, 40)]
     for number, spec in enumerate((right, *failures)):
         _commit(world, number, [spec.group_id])
     ask = [ts.FailedGroup(group_id="g", row_digest=right.row_digest)]
-    assert [one.tree_id for one in _sample(world, failed=ask, right=1.0)] == [right.tree_id]
+    assert [tree.tree_id for tree in _sample(world, failed=ask, right=1.0)] == [right.tree_id]
     assert _sample(world, failed=ask, right=1.0, first_batch=1) == []
 
 
-def _again(spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = "") -> ts.ReplayedTree:
+def _again(
+    spec: tree_pb2.TreeSpec, leaf: tree_pb2.LeafRef | None = None, group: str = ""
+) -> ts.ReplayedTree:
     return ts.ReplayedTree(tree_id=spec.tree_id, group_id=group or spec.group_id, leaf=leaf)
 
 
 def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(4)]
     _commit(world, 0, [specs[0].group_id, specs[1].group_id])
-    said = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
-    _commit(world, 1, [specs[2].group_id], said)
-    _commit(world, 1, [specs[2].group_id], said)  # the same again changes nothing
+    replayed = [_again(specs[1]), _again(specs[0], _leaf(world, specs[0], 1), specs[2].group_id)]
+    _commit(world, 1, [specs[2].group_id], replayed)
+    _commit(world, 1, [specs[2].group_id], replayed)  # a repetition changes nothing
     stored = world.database.query(lambda c: batches.read(c, world.forge.run_id, 1))
-    assert stored is not None and list(stored.replayed) == said and list(stored.tree_ids) == [specs[2].tree_id]
+    assert (
+        stored is not None
+        and list(stored.replayed) == replayed
+        and list(stored.tree_ids) == [specs[2].tree_id]
+    )
     assert len(world.rows(schema.batch_replays)) == 2 and len(world.rows(schema.batch_trees)) == 3
     with pytest.raises(BanyanError) as refused:
-        _commit(world, 1, [specs[2].group_id], said[:1])
+        _commit(world, 1, [specs[2].group_id], replayed[:1])
     assert refused.value.reason == "ORDINAL_TAKEN"
     _commit(world, 2, [specs[3].group_id], [_again(specs[1])])  # as often as it is drawn
     assert {t.state for t in world.rows(schema.trees)} == {CONSUMED}
@@ -168,110 +228,59 @@ def test_what_a_batch_replayed_is_kept_in_order_and_consumed_once(world: World) 
 
 def test_what_must_not_be_replayed_is_refused_and_changes_nothing(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(3)]
-    given_up, measured = _grown(world, 3, [0, 0]), world.forge.spec(0, label="before-greedy")
+    dropped, measured = _dropped(world, 3), world.forge.spec(0, label="before-greedy")
     world.live(measured)
-    _commit(world, 0, [specs[0].group_id], dropped=[given_up.group_id])
+    _commit(world, 0, [specs[0].group_id])
     fresh = specs[1].group_id
 
-    def refusal(one: ts.ReplayedTree) -> str:
+    def refusal(tree: ts.ReplayedTree) -> str:
         with pytest.raises(BanyanError) as refused:
-            _commit(world, 1, [fresh], [one])
-        assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(schema.batch_replays)
+            _commit(world, 1, [fresh], [tree])
+        assert world.one(schema.trees, tree_id=specs[1].tree_id).state == CLOSED and not world.rows(
+            schema.batch_replays
+        )
         return refused.value.reason
 
     strange = ts.ReplayedTree(tree_id=b"x" * 32, group_id=fresh)
-    assert {refusal(_again(s)) for s in (specs[1], specs[2], given_up, measured)} | {refusal(strange)} == {"NOT_REPLAYABLE"}
-    assert refusal(_again(specs[0], group=fresh)) == refusal(_again(specs[0], _leaf(world, specs[0], 1))) == "INVALID_INPUT"
+    assert {refusal(_again(s)) for s in (specs[1], specs[2], dropped, measured)} | {
+        refusal(strange)
+    } == {"NOT_REPLAYABLE"}
+    assert (
+        refusal(_again(specs[0], group=fresh))
+        == refusal(_again(specs[0], _leaf(world, specs[0], 1)))
+        == "INVALID_INPUT"
+    )
     assert refusal(_again(specs[0], _leaf(world, specs[1], 1), fresh)) == "INVALID_INPUT"
-    held = world.one(schema.runs)
-    world.database.transact(lambda c: c.execute(schema.runs.update().values(held_out=held.held_out + specs[0].row_digest)))
+    run = world.one(schema.runs)
+    world.database.transact(
+        lambda c: c.execute(
+            schema.runs.update().values(held_out=run.held_out + specs[0].row_digest)
+        )
+    )
     assert refusal(_again(specs[0])) == "HELD_OUT"
 
 
 def test_a_segment_knows_every_batch_that_trained_on_it(world: World) -> None:
     specs = [_grown(world, n, [0, 1]) for n in range(3)]
     for number, spec in enumerate(specs):
-        again = [[], [_again(specs[0])], [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)]][number]
-        _commit(world, number, [spec.group_id], again)
+        replayed = [
+            [],
+            [_again(specs[0])],
+            [_again(specs[0], _leaf(world, specs[0], 1), spec.group_id)],
+        ][number]
+        _commit(world, number, [spec.group_id], replayed)
     root = world.forge.root(specs[0])
 
     def uses(segment: bytes) -> list[tuple[int, str]]:
-        found = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
-        return [(one.batch.ordinal, one.batch.use) for one in found]
+        consumers = world.database.query(lambda c: lineage.consumers(c, segment)).consumers
+        return [(consumer.batch.ordinal, consumer.batch.use) for consumer in consumers]
 
-    assert uses(root.id) == uses(world.forge.child(root, 1).id) == [(0, "train"), (1, "replay"), (2, "replay")]
-    assert uses(world.forge.child(root, 0).id) == [(0, "train"), (1, "replay")]  # only the path of the success was replayed
-
-
-def test_a_policy_that_draws_nonsense_is_refused_by_name(world: World) -> None:
-    spec = _grown(world, 0, [0, 1])
-    _commit(world, 0, [spec.group_id])
-    with pytest.raises(InvalidInput, match="no replay plugin 'nobody'"):
-        _sample(world, count=1, policy="nobody")
-    with pytest.raises(InvalidInput, match="JSON object"):
-        _sample(world, count=1, settings_json="[]")
-    with pytest.raises(InvalidInput, match="not in the buffer"):
-        _sample(world, count=1, policy=f"{__name__}:Stranger")
-    with pytest.raises(NotFound):
-        _sample(world, run_id="nobody")
-
-
-class Stranger:
-    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
-        return ["elsewhere"]
-
-
-def _group(ordinal: int, *rewards: float) -> StoredGroup:
-    return StoredGroup(f"g{ordinal}", ordinal, bytes([ordinal]) * 32, ordinal, rewards)
-
-
-def test_dots_draws_from_groups_that_teach() -> None:
-    groups = [_group(0, 0, 0), _group(1, 1, 1), _group(2, 0, 1), _group(3, 0, 0, 0, 1), _group(4, 1), _group(5)]
-    assert set(Dots().sample(groups, 9, Draws(1))) == {"g2", "g3"}
-    assert Dots(nearest=1).sample(groups, 9, Draws(1)) == ["g2"]
-    assert set(Recent().sample(groups, 9, Draws(1))) == {g.group_id for g in groups}
-    with pytest.raises(ValueError, match="nearest"):
-        Dots(nearest=-1)
-
-
-def test_draws_are_uniform_and_a_groups_number_does_not_hang_on_the_others() -> None:
-    groups = [_group(n, 0, 1) for n in range(10)]
-    counts = {g.group_id: 0 for g in groups}
-    for seed in range(600):
-        for group_id in Recent().sample(groups, 3, Draws(seed)):
-            counts[group_id] += 1
-    assert all(130 < count < 230 for count in counts.values())  # 180 ± 11
-    order = list(Recent().sample(groups, 10, Draws(5)))
-    assert list(Recent().sample(groups[1:], 10, Draws(5))) == [g for g in order if g != "g0"]
-
-
-def test_a_leaf_is_replayed_once_in_a_batch(world: World) -> None:
-    old, newest = _grown(world, 0, [1, 0]), _grown(world, 1, [0, 1], row=0)
-    for number, spec in enumerate((old, newest)):
-        _commit(world, number, [spec.group_id])
-    ask = [ts.FailedGroup(group_id=f"g{n}", row_digest=old.row_digest) for n in range(3)]
-    assert [(one.tree_id, one.group_id) for one in _sample(world, failed=ask)] == [
-        (newest.tree_id, "g0"),
-        (old.tree_id, "g1"),
-    ]
-    drawn = _sample(world, count=1, failed=ask[:1])  # the buffer has the newest group of the row
-    assert [(one.tree_id, one.HasField("leaf")) for one in drawn] == [(newest.tree_id, False), (old.tree_id, True)]
-
-
-class Breaks:
-    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> Sequence[str]:
-        return [groups[count].group_id]
-
-
-class Unhashable:
-    def sample(self, groups: Sequence[StoredGroup], count: int, rng: Draws) -> object:
-        return [groups]
-
-
-def test_a_plugin_that_raises_is_named_and_none_is_asked_about_nothing(world: World) -> None:
-    assert _sample(world, count=1, policy=f"{__name__}:Breaks") == []  # nothing is stored yet
-    _commit(world, 0, [_grown(world, 0, [0, 1]).group_id])
-    with pytest.raises(InvalidInput, match=r"plugin '.*:Breaks' raised IndexError: list index out of range"):
-        _sample(world, count=1, policy=f"{__name__}:Breaks")
-    with pytest.raises(InvalidInput, match="not in the buffer"):
-        _sample(world, count=1, policy=f"{__name__}:Unhashable")
+    assert (
+        uses(root.id)
+        == uses(world.forge.child(root, 1).id)
+        == [(0, "train"), (1, "replay"), (2, "replay")]
+    )
+    assert uses(world.forge.child(root, 0).id) == [
+        (0, "train"),
+        (1, "replay"),
+    ]  # only the path of the success was replayed

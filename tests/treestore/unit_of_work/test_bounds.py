@@ -1,4 +1,4 @@
-"""What a segment may say is held against what our side wrote: model, spec, published policies (ADR 051)."""
+"""Segments are checked against the model, the spec and the published policies (ADR 051)."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ _SAMPLING = Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=_SEE
 
 @pytest.fixture
 def bounded(make_world) -> World:
-    """A world whose run is of a model with 100 tokens and paths of 16, with one policy."""
+    """Return a world whose run has a model of 100 tokens and paths of 16, with one policy."""
     world: World = make_world()
     world.database.transact(runs.take_gateway_epoch)
     run = world.forge.run(vocabulary=100, longest_path=16)
@@ -53,13 +53,15 @@ def _child(world: World, root: Segment, ordinal: int = 0, **more: Any) -> Segmen
 
 
 def test_a_run_keeps_what_its_model_bounds(bounded: World) -> None:
-    found = bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run
-    assert (found.vocabulary, found.longest_path, found.joined) == (100, 16, False)
+    result = bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run
+    assert (result.vocabulary, result.longest_path, result.joined) == (100, 16, False)
 
 
 def _join(world: World) -> None:
     member = rs.Member(node_id="stranger", run_id=world.forge.run_id, joined=True)
-    world.database.transact(lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now()))
+    world.database.transact(
+        lambda c: members.put(c, rs.PutMemberRequest(member=member), world.now())
+    )
 
 
 _T = np.array([1, 2, 3, 4], np.int32)
@@ -76,19 +78,42 @@ _LONG = np.arange(9, dtype=np.int32)
         ({"tokens_T": _LONG, "logprobs_T": -np.ones(9, np.float32)}, "PATH_TOO_LONG"),
         ({"logprobs_T": np.array([-1, 0.5, -1, -1], np.float32)}, "LOGPROB_ABOVE_0"),
         ({"sampled_logprobs_T": np.array([-1, 0.5, -1, -1], np.float32)}, "LOGPROB_ABOVE_0"),
-        ({"sampling": Sampling(temperature=1.5, max_new_tokens=8, stop=("###",), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, top_p=0.5, max_new_tokens=8, seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=8)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=(), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
-        ({"sampling": Sampling(temperature=0.7, max_new_tokens=3, stop=("###",), seed=_SEED)}, "SAMPLING_NOT_ASKED"),
+        (
+            {"sampling": Sampling(temperature=1.5, max_new_tokens=8, stop=("###",), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, top_p=0.5, max_new_tokens=8, seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=("###",), seed=8)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=8, stop=(), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
+        (
+            {"sampling": Sampling(temperature=0.7, max_new_tokens=3, stop=("###",), seed=_SEED)},
+            "SAMPLING_NOT_ASKED",
+        ),
         ({"policy": blake(b"of nobody")}, "POLICY_UNKNOWN"),
         ({"policy_step": 3}, "POLICY_UNKNOWN"),
         ({"policy_epoch": 2}, "POLICY_UNKNOWN"),
-        ({"kind": Kind.FORCED, "origin": Origin.BRANCH, "tokens_T": [2**30] * 4}, "TOKEN_OUT_OF_VOCABULARY"),
-        ({"kind": Kind.TOOL, "tokens_T": [2**30], "logprobs_T": [], "policy": b""}, "TOKEN_OUT_OF_VOCABULARY"),
+        (
+            {"kind": Kind.FORCED, "origin": Origin.BRANCH, "tokens_T": [2**30] * 4},
+            "TOKEN_OUT_OF_VOCABULARY",
+        ),
+        (
+            {"kind": Kind.TOOL, "tokens_T": [2**30], "logprobs_T": [], "policy": b""},
+            "TOKEN_OUT_OF_VOCABULARY",
+        ),
     ],
 )
-def test_what_breaks_a_bound_is_refused_by_name_and_never_stored(bounded: World, change: dict, reason: str) -> None:
+def test_what_breaks_a_bound_is_refused_by_name_and_never_stored(
+    bounded: World, change: dict, reason: str
+) -> None:
     spec = _spec(bounded)
     bounded.open(spec)
     root = bounded.forge.root(spec)
@@ -117,7 +142,7 @@ def test_forced_and_tool_segments_need_neither_policy_nor_sampling(bounded: Worl
 
 
 def test_a_path_holds_what_its_model_takes(bounded: World) -> None:
-    """16 tokens with the prompt of 3; a spec that asks for more does not change that."""
+    """It holds 16 tokens with the prompt of 3; a spec that asks for more does not change that."""
     spec = _spec(bounded, generate_json=_GENERATE.replace("8", "64"))
     bounded.open(spec)
     root = bounded.forge.root(spec)
@@ -134,9 +159,13 @@ def test_a_prompt_is_that_of_the_gateway(bounded: World) -> None:
     assert not bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run.joined
     _join(bounded)
     assert bounded.database.query(lambda c: runs.read(c, bounded.forge.run_id, 0)).run.joined
-    other = Segment(spec.tree_id, b"", 0, 0, Kind.PROMPT, _PROMPT + 1, text="ask", finish=Finish.STOP)
+    other = Segment(
+        spec.tree_id, b"", 0, 0, Kind.PROMPT, _PROMPT + 1, text="ask", finish=Finish.STOP
+    )
     bounded.ingest(bounded.forge.segments(other))
-    assert bounded.one(schema.refused).reason == "PROMPT_NOT_OURS" and not bounded.rows(schema.segments)
+    assert bounded.one(schema.refused).reason == "PROMPT_NOT_OURS" and not bounded.rows(
+        schema.segments
+    )
     bounded.ingest(bounded.forge.segments(bounded.forge.root(spec)))
     assert len(bounded.rows(schema.segments)) == 1
 
@@ -147,14 +176,20 @@ def test_tree_policies_of_others_may_draw_otherwise() -> None:
         b"t" * 32, b"r" * 32, 3, 0, Kind.POLICY, _T, -np.ones(4, np.float32), policy=POLICY,
         sampling=Sampling(1.5, 0.9, 5, 8, ("###",), _SEED),
     )  # fmt: skip
-    assert not segment_bounds.wrong(Limits(100), segment_bounds.asked(spec), segment, None, 3)
+    assert not segment_bounds.broken_rule(
+        Limits(100), segment_bounds.bounds_of(spec), segment, above=None, prompt_tokens=3
+    )
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=8))
 def test_ids_that_pass_lie_in_the_vocabulary(tokens: list[int]) -> None:
     segment = Segment(b"t" * 32, b"r" * 32, 3, 0, Kind.TOOL, np.array(tokens, np.int32))
-    found = segment_bounds.wrong(
-        Limits(100), segment_bounds.asked(tree_pb2.TreeSpec(generate_json=_GENERATE)), segment, None, 3
+    result = segment_bounds.broken_rule(
+        Limits(100),
+        segment_bounds.bounds_of(tree_pb2.TreeSpec(generate_json=_GENERATE)),
+        segment,
+        above=None,
+        prompt_tokens=3,
     )
-    assert (found == "") == all(0 <= token < 100 for token in tokens)
+    assert (result == "") == all(0 <= token < 100 for token in tokens)

@@ -44,7 +44,7 @@ class Scores:
     async def end(self, *names: str) -> None:
         for name in names:
             self._ends[name].set()
-            await self._tasks[name]
+            await asyncio.wait_for(self._tasks[name], 5.0)  # who was never served ends never
             await asyncio.sleep(0)  # who was served says so
 
     async def cancel(self, *names: str) -> None:
@@ -76,6 +76,14 @@ async def test_a_freed_slot_goes_to_a_run_that_holds_the_fewest() -> None:
     assert scores.served == ["a1", "a2", "b1", "b2", "b3", "a3"]
     await scores.end("a2", "a3", "a4")
     assert not scores.kept
+
+
+async def test_of_runs_that_hold_as_many_the_one_that_was_served_last_waits_longest() -> None:
+    """Also while neither gives a slot back."""
+    scores = Scores(4)
+    await scores.wait("c1", "c2", "c3", "c4", "a1", "a2", "b1", "b2")
+    await scores.end("c1", "c2", "c3", "c4")
+    assert scores.served[4:] == ["a1", "b1", "a2", "b2"]
 
 
 async def test_no_more_slots_are_held_than_there_are_and_a_free_one_waits_for_nobody() -> None:
@@ -112,6 +120,22 @@ async def test_a_waiter_that_is_cancelled_as_it_is_served_gives_its_slot_on(
     await asyncio.sleep(0)
     assert scores.served == ["a1", "c1"]
     assert scores.slots._in_use == {"c": 1} and not scores.slots._waiting
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_a_waiter_that_is_cancelled_as_it_is_served_costs_its_run_no_turn(
+    cancelled_first: bool,
+) -> None:
+    scores = Scores(1)
+    await scores.wait("a1", "b1", "b2", "c1", "a2")
+    if cancelled_first:
+        scores._tasks["b1"].cancel()
+    scores.slots._release("a")
+    if not cancelled_first:
+        scores._tasks["b1"].cancel()
+    await asyncio.wait([scores._tasks["b1"]])
+    await asyncio.sleep(0)
+    assert scores.served == ["a1", "b2"]
 
 
 async def test_a_score_that_fails_gives_its_slot_back() -> None:
@@ -170,8 +194,59 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
     assert not lane._slots._in_use and not lane._slots._waiting and not lane.busy
 
 
-async def _outcome(pool: Pool, completion: str, run_id: str) -> Any:
-    return (await pool.score(SPEC, completion, {}, run_id=run_id)).outcome
+class Standing:
+    """A child that scores once it is told to; `begun` has all scores in order."""
+
+    version, calls, spent = "1", 0, False
+
+    def __init__(self, apart: bool, begun: list[str], go: asyncio.Semaphore) -> None:
+        self.apart, self._begun, self._go = apart, begun, go
+
+    async def score(self, request: Any) -> dict[str, Any]:
+        self._begun.append(request["completion"])
+        await self._go.acquire()
+        return {"value": 1.0, "parts": {}}
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("apart", "processes", "at_once"),
+    [(False, 64, ["a1"]), (True, 64, ["a1", "a2", "b1"]), (False, 0, ["a1", "a2", "b1"])],
+    ids=["counted together", "counted apart", "no processes"],
+)
+async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run_whatever_their_scorer(
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+    apart: bool,
+    processes: int,
+    at_once: list[str],
+) -> None:
+    begun, go = list[str](), asyncio.Semaphore(0)
+
+    async def start(*_: Any) -> Any:
+        return Standing(apart, begun, go)
+
+    monkeypatch.setattr(Worker, "start", start)
+    pool, tasks = Pool(Limits(processes=processes), width=2), list[asyncio.Task[Any]]()
+    for run_id, text, settings in ((A, "a1", {}), (A, "a2", {}), (B, "b1", {"of": "another"})):
+        spec = ScorerSpec("rewards:stands", settings)
+        tasks.append(asyncio.create_task(_outcome(pool, text, run_id, spec)))
+        await eventually(
+            lambda: len(begun) + sum(map(len, pool._turns._waiting.values())) == len(tasks)
+        )
+    assert begun == at_once
+    for number in range(1, 4):
+        await eventually(lambda number=number: len(begun) >= number)
+        go.release()
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 10.0) == [Scored(1.0)] * 3
+    assert begun == (at_once if len(at_once) > 1 else ["a1", "b1", "a2"])
+    await pool.close()
+
+
+async def _outcome(pool: Pool, completion: str, run_id: str, spec: ScorerSpec = SPEC) -> Any:
+    return (await pool.score(spec, completion, {}, run_id=run_id)).outcome
 
 
 class _Scoring:
@@ -202,3 +277,31 @@ async def test_leaves_and_groups_are_scored_for_their_run() -> None:
     await LeafHandler(*around).score(leaf)
     await GroupHandler(*around)._score_with("x", {"x": SPEC}, [leaf])
     assert scoring.runs == [A, A]
+
+
+async def test_a_scorer_that_is_at_work_does_not_give_way(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    begun, go = list[str](), asyncio.Semaphore(0)
+
+    async def start(*_: Any) -> Any:
+        return Standing(True, begun, go)
+
+    monkeypatch.setattr(Worker, "start", start)
+    pool, other, third = (
+        Pool(Limits(), lanes=1),
+        ScorerSpec("rewards:other", {}),
+        ScorerSpec("rewards:third", {}),
+    )
+    tasks = [
+        asyncio.create_task(_outcome(pool, text, A, spec))
+        for text, spec in (("a1", SPEC), ("a2", other))
+    ]
+    await eventually(lambda: len(begun) == 2)
+    assert list(pool._lanes) == [SPEC.key, other.key]  # more than there is room for
+    for _ in range(3):
+        go.release()
+    await asyncio.wait_for(asyncio.gather(*tasks), 5.0)
+    await asyncio.wait_for(_outcome(pool, "a3", A, third), 5.0)
+    assert list(pool._lanes) == [third.key]
+    await pool.close()

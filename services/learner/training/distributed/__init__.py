@@ -1,1 +1,1 @@
-"""A learner of several ranks: parameters sharded with FSDP2, trees dealt out, one rank that speaks for all (ADR 027)."""
+"""A learner of several ranks (ADR 027): parameters in shards (FSDP2), trees dealt, one leader."""

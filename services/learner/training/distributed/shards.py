@@ -1,7 +1,7 @@
-"""The weights that a rank holds: its rows of every parameter, in float32, and how the whole is had of them.
+"""The weights of a rank: its rows of every parameter in float32, and the gathering of whole ones.
 
-Stands where Masters does: AdamW works on the shards, each rank on its own. A shard is a run of rows of the first axis, all
-equally long but for the last ones, which may be shorter or empty.
+It stands where Masters does: AdamW works on the shards, each rank on its own. A shard is a run of
+rows of the first axis, all equally long but for the last ones, which may be shorter or empty.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,100 +11,138 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from services.learner.model import lora
-from services.learner.training.distributed.whole import Whole
+from services.learner.training.distributed.fsdp_module import PolicyModule
+
+Tensors = dict[str, torch.Tensor]
 
 
 class Shards:
-    """`names`, `weights` and gradients of this rank's rows of the parameters that are trained. `adapted`: they are an
-    adapter's, and this rank holds its rows of the frozen base beside them."""
+    """This rank's rows of the trained parameters: `names`, `weights` and gradients.
 
-    def __init__(self, whole: Whole, dtype: torch.dtype, rank: int, size: int) -> None:
-        self._whole, self._dtype, self._rank, self._size = whole, dtype, rank, size
-        self.adapted, self._matrices = lora.has(whole.policy), lora.matrices(whole.policy)
-        named = list(whole.policy.named_parameters())  # a tied parameter comes once
+    `adapted`: they are an adapter's, and this rank has its rows of the frozen base beside them.
+    """
+
+    def __init__(self, module: PolicyModule, dtype: torch.dtype, rank: int, size: int) -> None:
+        self._dtype, self._rank, self._size = dtype, rank, size
+        policy = module.policy
+        self.adapted, self._matrices = lora.has(policy), lora.matrices(policy)
+        named = list(policy.named_parameters())  # a tied parameter comes once
         self.names = [name for name, p in named if p.requires_grad]
         self._parameters = [p for _, p in named if p.requires_grad]
-        self._frozen = {name: p for name, p in named if not p.requires_grad and isinstance(p, DTensor)}
+        self._frozen = {
+            name: p for name, p in named if not p.requires_grad and isinstance(p, DTensor)
+        }
         with torch.no_grad():  # the shard itself, not a copy: FSDP2 gathers what AdamW has written
             self.weights = [p.to_local() for p in self._parameters if isinstance(p, DTensor)]
-        tensors = whole.policy.state_dict(keep_vars=True)
-        first, plain = {id(p): name for name, p in named}, lora.plain_name
-        self._tied = {plain(name): plain(first[id(t)]) for name, t in tensors.items() if first.get(id(t), name) != name}
-        self._rest = {plain(n): t.detach() for n, t in tensors.items() if id(t) not in first}
+        tensors = policy.state_dict(keep_vars=True)
+        first_name = {id(p): name for name, p in named}
+        self._tied = {
+            lora.plain_name(name): lora.plain_name(first_name[id(tensor)])
+            for name, tensor in tensors.items()
+            if first_name.get(id(tensor), name) != name
+        }
+        self._buffers = {
+            lora.plain_name(name): tensor.detach()
+            for name, tensor in tensors.items()
+            if id(tensor) not in first_name
+        }
 
     @property
     def device(self) -> torch.device:
-        """Where this rank computes."""
+        """The device of this rank."""
         return self.weights[0].device
 
     def clear(self) -> None:
-        """Before the first row of a batch."""
+        """Drop all gradients, before the first sequence of a batch."""
         for parameter, weight in zip(self._parameters, self.weights, strict=True):
             parameter.grad, weight.grad = None, None
 
     def gradients(self) -> list[torch.Tensor]:
-        """Gradients of this rank's rows, in the order of `names`; zeros for parameters that no row touched."""
+        """Return the gradients of this rank's rows, in the order of `names`.
+
+        They are zeros for parameters that no sequence touched.
+        """
+        gradients: list[torch.Tensor] = []
         for parameter, weight in zip(self._parameters, self.weights, strict=True):
             gradient = parameter.grad
-            weight.grad = gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
-        return [weight.grad for weight in self.weights if weight.grad is not None]
+            own = gradient.to_local() if isinstance(gradient, DTensor) else torch.zeros_like(weight)
+            weight.grad = own
+            gradients.append(own)
+        return gradients
 
     def publish(self) -> None:
-        """Nothing to do: the next pass gathers the shards."""
+        """Do nothing: the next pass gathers the shards."""
 
-    # -- the whole: every rank calls these, and rank 0 gets what it asks for, one tensor after the other --
+    # -- whole tensors: every rank calls these; rank 0 gets them, one after the other --
 
-    def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors of the model by name, as it computes with them; tied names share storage. An adapter is merged. Empty
-        on other ranks."""
-        trained = dict(self.whole(self.weights if self.adapted else (w.to(self._dtype) for w in self.weights)))
-        found = self._base(trained) | ({} if self.adapted else trained)
-        return self._rest | found | {name: found[first] for name, first in self._tied.items()} if found else {}
+    def computed(self) -> Tensors:
+        """Return all tensors of the model by name, in the precision of the computation.
 
-    def exact(self) -> dict[str, torch.Tensor]:
-        """All tensors that a checkpoint needs, once each; of an adapter its own alone, as PEFT names them. Empty on other
-        ranks."""
+        Tied names share storage. An adapter is merged. Empty on other ranks.
+        """
+        if self.adapted:
+            tensors = self._merged_base(dict(self.whole(self.weights)))
+        else:
+            tensors = dict(self.whole(weight.to(self._dtype) for weight in self.weights))
+            tensors = self._merged_base(tensors) | tensors
+        if not tensors:
+            return {}
+        tied = {name: tensors[first] for name, first in self._tied.items()}
+        return self._buffers | tensors | tied
+
+    def exact(self) -> Tensors:
+        """Return all tensors of a checkpoint, once each; empty on other ranks.
+
+        Of an adapter they are its own alone, as PEFT names them.
+        """
         trained = dict(self.whole(self.weights))
         if self.adapted:
             return {lora.stored_name(name): tensor for name, tensor in trained.items()}
-        found = self._base(trained) | trained
-        return self._rest | found if found else {}
+        tensors = self._merged_base(trained) | trained
+        return self._buffers | tensors if tensors else {}
 
-    def _base(self, trained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What is frozen, by the names of the model without an adapter; to its matrices the adapter's are added."""
-        found = {}
+    def _merged_base(self, trained: Mapping[str, torch.Tensor]) -> Tensors:
+        """Return the frozen tensors under the names of a model without an adapter.
+
+        The adapter's matrices are added to theirs.
+        """
+        tensors: Tensors = {}
         for name, parameter in self._frozen.items():
-            tensor, plain = self._gathered(parameter, parameter.to_local()), lora.plain_name(name)
+            tensor = self._gathered(parameter, parameter.to_local())
             if tensor is not None:
+                plain = lora.plain_name(name)
                 matrix = self._matrices.get(plain)
-                found[plain] = (tensor if matrix is None else matrix.merged(tensor, trained)).cpu()
-        return found
+                merged = tensor if matrix is None else matrix.merged(tensor, trained)
+                tensors[plain] = merged.cpu()
+        return tensors
 
     def whole(self, local: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and tensor of what every rank holds a shard of, in the order of `names`; nothing on other ranks. They are
-        held in the machine's memory; the accelerator's holds one at a time."""
-        for (name, parameter), shard in zip(zip(self.names, self._parameters, strict=True), local, strict=True):
-            found = self._gathered(parameter, shard)
-            if found is not None:
-                yield name, found.cpu()
+        """Yield name and whole tensor of shards in the order of `names`; nothing on other ranks.
+
+        The tensors are in the machine's memory; the accelerator's has one at a time.
+        """
+        for name, parameter, shard in zip(self.names, self._parameters, local, strict=True):
+            tensor = self._gathered(parameter, shard)
+            if tensor is not None:
+                yield name, tensor.cpu()
 
     def _gathered(self, parameter: torch.Tensor, shard: torch.Tensor) -> torch.Tensor | None:
         return gathered(shard, len(parameter), self._rank, self._size)
 
     def own(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of a whole tensor."""
-        held, rows = self.weights[self.names.index(name)], rows_each(len(tensor), self._size)
+        """Return this rank's rows of a whole tensor."""
+        weight, rows = self.weights[self.names.index(name)], rows_each(len(tensor), self._size)
         start = min(len(tensor), self._rank * rows)
-        return tensor[start : start + len(held)].to(held.device)
+        return tensor[start : start + len(weight)].to(weight.device)
 
 
 def rows_each(rows: int, size: int) -> int:
-    """Rows of all shards but the last ones."""
+    """Return the number of rows of all shards but the last ones."""
     return -(-rows // size)
 
 
 def gathered(shard: torch.Tensor, rows: int, rank: int, size: int) -> torch.Tensor | None:
-    """The whole tensor on rank 0, None on others."""
+    """Return the whole tensor on rank 0, None on others."""
     each = rows_each(rows, size)
     padded = shard.new_zeros((each, *shard.shape[1:]))
     padded[: len(shard)] = shard.detach()
@@ -115,11 +153,16 @@ def gathered(shard: torch.Tensor, rows: int, rank: int, size: int) -> torch.Tens
 
 def restored(
     shards: Shards, moments: Mapping[str, torch.Tensor], kinds: tuple[str, ...]
-) -> dict[str, dict[str, torch.Tensor]]:
-    """By parameter, this rank's rows of what a checkpoint keeps of it; scalars as they are."""
-    held = {name: {k: moments[f"{k}.{name}"] for k in kinds if f"{k}.{name}" in moments} for name in shards.names}
-    return {
-        name: {kind: (shards.own(name, t) if t.dim() else t.to(shards.device)).clone() for kind, t in found.items()}
-        for name, found in held.items()
-        if found
-    }
+) -> dict[str, Tensors]:
+    """Return this rank's rows of a checkpoint's moments by parameter; scalars as they are."""
+    by_name: dict[str, Tensors] = {}
+    for name in shards.names:
+        own: Tensors = {}
+        for kind in kinds:
+            tensor = moments.get(f"{kind}.{name}")
+            if tensor is not None:
+                rows = shards.own(name, tensor) if tensor.dim() else tensor.to(shards.device)
+                own[kind] = rows.clone()
+        if own:
+            by_name[name] = own
+    return by_name

@@ -1,8 +1,9 @@
-"""Deals the trees of a batch out to ranks, and packs each rank's rows. Pure.
+"""The division of a batch's trees among ranks, and the packing of each rank's sequences. Pure.
 
-All pieces of a tree go to one rank; the trees of a group may go to several, for their advantages are estimated before. Every
-rank gets the same number of rows, as every pass is a collective: rows that teach nothing fill up. Rows of equal rank order
-are computed at the same time, so each rank's are sorted by cost.
+All pieces of a tree go to one rank; the trees of a group may go to several, as their advantages are
+estimated before. Every rank gets the same number of sequences, since every pass is a collective:
+empty sequences fill up. Sequences at the same place of their ranks are computed at the same time,
+so each rank's are sorted by cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,41 +17,45 @@ from services.learner.training.distributed.cost import Costs
 
 
 def pack(pieces: Iterable[TreePart], budget: int, ranks: int, costs: Costs) -> list[PackedSequence]:
-    """Rows of all ranks, one after the other: row i is of rank i mod `ranks`."""
-    shares = [_rows(share, budget, costs) for share in deal(list(pieces), ranks, costs)]
-    most = max(len(rows) for rows in shares)
-    filled = [[*rows, *[empty_row()] * (most - len(rows))] for rows in shares]
-    return [rows[turn] for turn in range(most) for rows in filled]
+    """Return the sequences of all ranks: number i is of rank i mod `ranks`."""
+    shares = [_packed(share, budget, costs) for share in deal(list(pieces), ranks, costs)]
+    most = max(len(share) for share in shares)
+    filled = [[*share, *[empty_sequence()] * (most - len(share))] for share in shares]
+    return [share[turn] for turn in range(most) for share in filled]
 
 
-def of_rank(rows: Sequence[PackedSequence], rank: int, ranks: int) -> list[PackedSequence]:
-    """One rank's rows among those of all."""
-    return list(rows[rank::ranks])
+def of_rank(sequences: Sequence[PackedSequence], rank: int, ranks: int) -> list[PackedSequence]:
+    """Return one rank's sequences among those of all."""
+    return list(sequences[rank::ranks])
 
 
 def deal(pieces: Sequence[TreePart], ranks: int, costs: Costs) -> list[list[TreePart]]:
-    """Each rank's pieces, in their order. Trees by falling cost, each to the rank with least: within 4/3 of the best."""
+    """Return each rank's pieces, in their order.
+
+    Trees are dealt by falling cost, each to the rank with the least: within 4/3 of the best
+    balance.
+    """
     by_tree: dict[bytes, list[int]] = {}
     for index, piece in enumerate(pieces):
         by_tree.setdefault(piece.tree, []).append(index)
-    cost = {tree: sum(costs.of(pieces[i]) for i in held) for tree, held in by_tree.items()}
-    load, taken = [0.0] * ranks, [list[int]() for _ in range(ranks)]
+    cost = {tree: sum(costs.of(pieces[i]) for i in own) for tree, own in by_tree.items()}
+    load = [0.0] * ranks
+    dealt = [list[int]() for _ in range(ranks)]
     for tree in sorted(by_tree, key=lambda t: -cost[t]):  # stable: equal trees in the batch's order
         rank = load.index(min(load))
         load[rank] += cost[tree]
-        taken[rank] += by_tree[tree]
-    return [[pieces[i] for i in sorted(held)] for held in taken]
+        dealt[rank] += by_tree[tree]
+    return [[pieces[i] for i in sorted(own)] for own in dealt]
 
 
-def _rows(pieces: Sequence[TreePart], budget: int, costs: Costs) -> list[PackedSequence]:
-    rows = packing.pack(pieces, budget)
-    return sorted(rows, key=lambda row: -costs.of_row(row))
+def _packed(pieces: Sequence[TreePart], budget: int, costs: Costs) -> list[PackedSequence]:
+    sequences = packing.pack(pieces, budget)
+    return sorted(sequences, key=lambda sequence: -costs.of_sequence(sequence))
 
 
-def empty_row() -> PackedSequence:
-    """The smallest row whose pass runs through all layers: two tokens, one path, nothing trained."""
-    none, one = np.zeros((1, 1)), np.zeros(1)
-    zero = np.zeros(1, np.int64)
+def empty_sequence() -> PackedSequence:
+    """Return the smallest sequence that runs through all layers: two tokens, nothing trained."""
+    none, zero = np.zeros((1, 1)), np.zeros(1, np.int64)
     return PackedSequence(
         token_N=np.zeros(2, np.int64),
         position_N=np.arange(2),
@@ -59,7 +64,7 @@ def empty_row() -> PackedSequence:
         trunk=0,
         blocks=((0, 2),),
         place_R=zero,
-        temperature_R=one + 1.0,
+        temperature_R=np.ones(1),
         row_E=zero,
         token_E=zero,
         index_P_T=np.zeros((1, 1), np.int64),
@@ -73,6 +78,6 @@ def empty_row() -> PackedSequence:
     )
 
 
-def is_empty(row: PackedSequence) -> bool:
-    """Whether a row only fills up."""
-    return not row.mask_P_T.any()
+def is_empty(sequence: PackedSequence) -> bool:
+    """Tell whether a sequence only fills up."""
+    return not sequence.mask_P_T.any()

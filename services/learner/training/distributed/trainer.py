@@ -1,7 +1,8 @@
-"""A trainer of which every rank has one: the same steps, each rank on its own rows and its own shards.
+"""The trainer of one rank: the same steps on all, each rank on its own sequences and shards.
 
-The loss of a rank's rows is taken over the batch's tokens, not its own; FSDP2 then averages gradients over ranks, so it is
-multiplied by their number: what comes out is the gradient of the batch.
+The loss of a rank's sequences is normalised over the batch's tokens, not its own. FSDP2 then
+averages gradients over ranks, so the loss is multiplied by their number: the result is the gradient
+of the batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,136 +16,161 @@ from services.learner.losses.aggregate import Totals
 from services.learner.model import canary
 from services.learner.model.load import Pass
 from services.learner.packing.packing import PackedSequence
+from services.learner.training.adam_state import KINDS
 from services.learner.training.distributed import split
+from services.learner.training.distributed.fsdp_module import sharded
+from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.distributed.shards import Shards, restored
-from services.learner.training.distributed.whole import sharded
-from services.learner.training.distributed.world import RankGroup
-from services.learner.training.trainer import _MOMENTS, StepReport, Trainer, _Sums, totals_of
+from services.learner.training.step_sums import StepSums
+from services.learner.training.trainer import Sequences, StepReport, Trainer, totals_of
 
 
 class RankTrainer(Trainer):
-    """Every method but `priced` is a collective: all ranks call it, in the same order."""
+    """A trainer whose every method but `price` is a collective: all ranks call them in one order.
 
-    def __init__(self, world: RankGroup, *given: Any) -> None:
-        self._world = world
-        super().__init__(*given)
+    arguments: those of Trainer
+    """
 
-    def _held(self, model: PreTrainedModel, dtype: torch.dtype) -> Any:
-        self._whole = sharded(model, dtype, self._world.size)
-        self._whole.softening = self.loss.softening
-        self._shards = Shards(self._whole, dtype, self._world.rank, self._world.size)
+    def __init__(self, rank_group: RankGroup, *arguments: Any) -> None:
+        self._rank_group = rank_group
+        super().__init__(*arguments)
+
+    def _make_masters(self, model: PreTrainedModel, dtype: torch.dtype) -> Any:
+        rank, size = self._rank_group.rank, self._rank_group.size
+        self._module = sharded(model, dtype, size)
+        self._module.softening = self.loss.softening
+        self._shards = Shards(self._module, dtype, rank, size)
         return self._shards
 
     # -- a step --
 
-    def step(self, rows: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()) -> StepReport:
-        """Trains on this rank's rows of the batch that makes policy `step + 1`."""
-        with self._world.named(f"step {step}"):
-            return super().step(rows, step, sizes)
+    def step(self, sequences: Sequences, step: int, sizes: Sequence[int] = ()) -> StepReport:
+        """Train on this rank's sequences of the batch that makes policy `step + 1`."""
+        with self._rank_group.guarded(f"step {step}"):
+            return super().step(sequences, step, sizes)
 
-    def drift(self, rows: Sequence[PackedSequence]) -> dict[str, float]:
-        """Measure the distance from the start, on rows that every rank has."""
-        with self._world.named("measuring the drift"):
-            return super().drift(rows)
+    def drift(self, sequences: Sequences) -> dict[str, float]:
+        """Measure the distance from the start, on sequences that every rank has."""
+        with self._rank_group.guarded("measuring the drift"):
+            return super().drift(sequences)
 
-    def compute(self, row: PackedSequence) -> Pass:
-        """One pass; parameters are gathered layer by layer."""
-        self._world.pulse.passed()
-        self.passed()
-        found: Pass = self._whole(row)
-        return found
+    def compute(self, sequence: PackedSequence) -> Pass:
+        """Run one pass, for which parameters are gathered layer by layer."""
+        self._rank_group.heartbeat.count_pass()
+        self.on_pass()
+        result: Pass = self._module(sequence)
+        return result
 
-    def _row(
-        self, row: PackedSequence, proximal_E: torch.Tensor | None, totals: Totals, sums: _Sums, first: bool
+    def _accumulate(
+        self,
+        sequence: PackedSequence,
+        proximal_E: torch.Tensor | None,
+        totals: Totals,
+        sums: StepSums,
+        *,
+        first: bool,
     ) -> tuple[float, torch.Tensor]:
-        if not split.is_empty(row):
-            return super()._row(row, proximal_E, totals, sums, first)
-        logp_E = self.compute(row).logp_E
+        if not split.is_empty(sequence):
+            return super()._accumulate(sequence, proximal_E, totals, sums, first=first)
+        logp_E = self.compute(sequence).logp_E
         self._backward(0.0 * logp_E.sum())
         return 0.0, logp_E.detach()
 
     def _backward(self, loss: torch.Tensor) -> None:
-        super()._backward(loss * self._world.size)
+        super()._backward(loss * self._rank_group.size)
 
-    def _pooled(self, sums: Sequence[float]) -> Sequence[float]:
-        held = torch.tensor(sums, dtype=torch.float64)
-        dist.all_reduce(held)
-        pooled: list[float] = held.tolist()
-        return pooled
+    def _summed(self, own: Sequence[float]) -> Sequence[float]:
+        tensor = torch.tensor(own, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        summed: list[float] = tensor.tolist()
+        return summed
 
-    def _totals(self, rows: Sequence[PackedSequence]) -> Totals:
-        own = totals_of([row for row in rows if not split.is_empty(row)])
-        tokens, paths, unique = self._pooled((own.tokens, own.paths, own.unique))
+    def _totals(self, sequences: Sequences) -> Totals:
+        own = totals_of([sequence for sequence in sequences if not split.is_empty(sequence)])
+        tokens, paths, unique = self._summed((own.tokens, own.paths, own.unique))
         return Totals(int(tokens), int(paths), unique)
 
-    def _joined(self, sums: _Sums) -> _Sums:
-        """Those of all ranks, added in their order. Losses and norms are the batch's already."""
-        found: list[Any] = [None] * self._world.size
-        dist.all_gather_object(found, sums)
-        joined = type(sums)(sums.losses, sums.norms, sums.applied)
-        for other in found:
-            for name in ("mismatch", "entropy", "foreign", "tokens"):
-                setattr(joined, name, getattr(joined, name) + getattr(other, name))
-            joined.tally.join(other.tally)
-        return joined
+    def _over_ranks(self, sums: StepSums) -> StepSums:
+        """Return the sums of all ranks, added in their order."""
+        by_rank: list[Any] = [None] * self._rank_group.size
+        dist.all_gather_object(by_rank, sums)
+        total = StepSums(losses=sums.losses, norms=sums.norms, applied=sums.applied)
+        for other in by_rank:
+            total.add_rank(other)
+        return total
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
-        squares = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients if g.numel()]
-        return float(self._pooled([sum(squares)])[0] ** 0.5)
+        squares = [
+            float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+            for gradient in gradients
+            if gradient.numel()
+        ]
+        return float(self._summed([sum(squares)])[0] ** 0.5)
 
-    def _teach(self, finite: bool) -> Mapping[str, float]:
-        """The head learns on rank 0, from what all ranks have seen, in their order."""
+    def _step_head(self, applied: bool) -> Mapping[str, float]:
+        """Take the head's step on rank 0, from the observations of all ranks, in their order."""
         if self.head is None:
             return {}
-        parts: list[Any] | None = [None] * self._world.size if self._world.rank == 0 else None
+        is_first = self._rank_group.rank == 0
+        parts: list[Any] | None = [None] * self._rank_group.size if is_first else None
         dist.gather_object(self.head.handed_over(), parts, dst=0)
         if parts is None:
             return {}
         self.head.take_over(batch for part in parts for batch in part)
-        return super()._teach(finite)
+        return super()._step_head(applied)
 
-    # -- what is kept: whole on rank 0, empty on others --
+    # -- weights and state: whole on rank 0, empty on others --
 
     def published(self) -> dict[str, torch.Tensor]:
-        """All tensors that go out with a policy."""
-        with self._world.named("gathering weights"):
-            found = self._shards.computed()
-        return found | (self.head.published() if self.head is not None and found else {})
+        """Return all tensors of a published policy."""
+        with self._rank_group.guarded("gathering weights"):
+            tensors = self._shards.computed()
+        if self.head is None or not tensors:
+            return tensors
+        return tensors | self.head.published()
 
     def canary(self, dtype: str) -> dict[str, Any]:
-        """What these weights say of the canary's tokens."""
-        with self._world.named("the canary"):
+        """Return the canary of these weights."""
+        with self._rank_group.guarded("the canary"):
             return canary.of(self.model, dtype, self.compute)
 
     def exact(self) -> dict[str, torch.Tensor]:
-        """The float32 weights for a checkpoint."""
-        with self._world.named("gathering weights for a checkpoint"):
+        """Return the float32 weights for a checkpoint."""
+        with self._rank_group.guarded("gathering weights for a checkpoint"):
             return self._shards.exact()
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """Adam's state by parameter, empty before the first step, and all of the head's."""
-        with self._world.named("gathering moments"):
-            found = self._moments()
-        if self.head is None or self._world.rank != 0:
-            return found
+        """Return Adam's state by parameter (empty before the first step), and the head's."""
+        with self._rank_group.guarded("gathering moments"):
+            moments = self._adam_state()
+        if self.head is None or self._rank_group.rank != 0:
+            return moments
         # Copied, as all else here is: a checkpoint is written while the head goes on learning.
-        return found | {name: tensor.clone() for name, tensor in self.head.state().items()}
+        return moments | {name: tensor.clone() for name, tensor in self.head.state().items()}
 
-    def _moments(self) -> dict[str, torch.Tensor]:
-        held = [self.adam.state[w] for w in self._shards.weights if w in self.adam.state]
-        if not held:
+    def _adam_state(self) -> dict[str, torch.Tensor]:
+        state = self.adam.state
+        states = [state[weight] for weight in self._shards.weights if weight in state]
+        if not states:
             return {}
-        found = {f"step.{name}": s["step"].clone() for name, s in zip(self._shards.names, held, strict=True)}
-        for kind in (k for k in _MOMENTS if k != "step"):
-            found |= {f"{kind}.{name}": t for name, t in self._shards.whole(s[kind] for s in held)}
-        return found if self._world.rank == 0 else {}
+        moments: dict[str, torch.Tensor] = {}
+        for name, own in zip(self._shards.names, states, strict=True):
+            moments[f"step.{name}"] = own["step"].clone()
+        for kind in KINDS:
+            if kind != "step":
+                whole = self._shards.whole(own[kind] for own in states)
+                moments |= {f"{kind}.{name}": tensor for name, tensor in whole}
+        return moments if self._rank_group.rank == 0 else {}
 
     def restore_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
-        """Takes this rank's rows of Adam's state, of a checkpoint of any number of ranks; rank 0 the head's."""
-        if self.head is not None and self._world.rank == 0:
+        """Restore this rank's rows of Adam's state, and on rank 0 the head's.
+
+        The checkpoint may be of any number of ranks.
+        """
+        if self.head is not None and self._rank_group.rank == 0:
             self.head.restore(moments)
-        found = restored(self._shards, moments, _MOMENTS)
+        own = restored(self._shards, moments, KINDS)
         self.adam.state.clear()
         for name, weight in zip(self._shards.names, self._shards.weights, strict=True):
-            if name in found:
-                self.adam.state[weight] = found[name]
+            if name in own:
+                self.adam.state[weight] = own[name]

@@ -1,4 +1,4 @@
-"""One known distribution of the next character: what is drawn from it, and what is said of it."""
+"""A known distribution of the next character: its draws, log-probs and signals."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,42 +15,48 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Distribution:
-    """raw_V: untempered log-probs. tempered_V: at the temperature. drawn_V: of the distribution drawn from."""
+    """Log-probs of all tokens.
+
+    raw_V: untempered.
+    tempered_V: at the temperature.
+    sampled_V: of the distribution drawn from, with bias and truncation.
+    """
 
     raw_V: Doubles
     tempered_V: Doubles
-    drawn_V: Doubles
+    sampled_V: Doubles
 
     @classmethod
     def of(cls, p_V: Doubles, sampling: Sampling) -> "Distribution":
-        """From probabilities."""
+        """Make a distribution of probabilities."""
         with np.errstate(divide="ignore"):
             raw = np.log(p_V)
         tempered = raw / (sampling.temperature or 1.0)
         tempered = tempered - np.logaddexp.reduce(tempered)
         biased = _biased(tempered, sampling)
         if sampling.temperature == 0.0:
-            return cls(raw, tempered, np.where(np.arange(len(p_V)) == biased.argmax(), 0.0, -np.inf))
-        return cls(raw, tempered, _truncated(biased, sampling))
+            greedy = np.where(np.arange(len(p_V)) == biased.argmax(), 0.0, -np.inf)
+            return cls(raw_V=raw, tempered_V=tempered, sampled_V=greedy)
+        return cls(raw_V=raw, tempered_V=tempered, sampled_V=_truncated(biased, sampling))
 
     def token(self, u: float) -> int:
-        """By inverse CDF."""
+        """Return the token at the uniform number u, by inverse CDF."""
         cdf = self._cdf_V
         return int(np.searchsorted(cdf, u * cdf[-1], side="right"))
 
     @cached_property
     def _cdf_V(self) -> Doubles:
-        return np.exp(self.drawn_V).cumsum()
+        return np.exp(self.sampled_V).cumsum()
 
     @cached_property
     def entropy(self) -> float:
-        """Of the untempered distribution, in nats."""
+        """Entropy of the untempered distribution, in nats."""
         p = np.exp(self.raw_V)
         return -float(np.sum(p[p > 0] * self.raw_V[p > 0]))
 
     @cached_property
     def order_V(self) -> npt.NDArray[np.int64]:
-        """Tokens, likeliest first; of equals the lower number."""
+        """Tokens, likeliest first; of equals the lower number first."""
         return np.argsort(-self.raw_V, kind="stable")
 
     @cached_property
@@ -60,7 +66,10 @@ class Distribution:
 
     @cached_property
     def semantic_V(self) -> Doubles:
-        """F over the first k + 1 likeliest tokens (card 30), with the alphabet's embeddings."""
+        """Semantic score F over the first k + 1 likeliest tokens, with the tokenizer's embeddings.
+
+        See Zhao et al. 2026 (ROSE, arXiv 2601.05053).
+        """
         p = np.exp(self.raw_V[self.order_V])
         sums = (p[:, None] * EMBEDDINGS[self.order_V]).cumsum(0)
         return np.asarray((sums**2).sum(1) - (p**2).cumsum())

@@ -1,7 +1,7 @@
-"""The scripted engine's tokenizer: one token per character, so that its texts mean something and need no model.
+"""The scripted engine's tokenizer: one token per character, so that its texts need no model.
 
-What characters mean, for semantic signals: a letter is the same in small and large (cosine 1), + and - are opposed (-1), and
-any other two have nothing to do with each other (0).
+For semantic signals, a letter has the same meaning in lower and upper case (cosine 1), + and - have
+opposite meanings (-1), and any other two characters are unrelated (0).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _TEXTS = ("", *CHARACTERS)
 
 
 def _embeddings() -> npt.NDArray[np.float64]:
-    """A row of length 1 for each token."""
+    """Return a vector of length 1 for each token."""
     rows = np.eye(1 + len(CHARACTERS))
     for character in CHARACTERS:
         if character.isupper():
@@ -29,20 +29,24 @@ def _embeddings() -> npt.NDArray[np.float64]:
 EMBEDDINGS = _embeddings()
 
 
-class Alphabet:
-    """Token 0 ends; token i is the i-th character. What is not in the alphabet becomes a question mark."""
+class CharacterTokenizer:
+    """Tokenizer of single characters: token 0 ends, token i is the i-th character.
+
+    Any other character becomes a question mark.
+    """
 
     eos = frozenset({END})
     size = len(CHARACTERS) + 1
 
     def encode(self, text: str) -> IntTokens:
-        """Tokens of a text."""
-        return np.array([1 + (CHARACTERS.find(c) if c in CHARACTERS else CHARACTERS.index("?")) for c in text], np.int32)
+        """Return the tokens of a text."""
+        known = (c if c in CHARACTERS else "?" for c in text)
+        return np.array([1 + CHARACTERS.index(c) for c in known], np.int32)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
-        """The messages, a line end after each."""
+        """Return the tokens of the messages, with a line end after each."""
         return self.encode("".join(m["content"] + "\n" for m in messages))
 
     def decode(self, tokens: IntTokens) -> str:
-        """The characters, without the end token."""
+        """Return the characters, without the end token."""
         return "".join(map(_TEXTS.__getitem__, tokens.tolist()))

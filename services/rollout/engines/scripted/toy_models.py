@@ -1,10 +1,13 @@
-"""Scripted models that show what a way to branch is good for. `toy: NAME` in engine_settings.
+"""Scripted models that show the use of a branching method: `toy: NAME` in engine_settings.
 
-reconverging: forks of two kinds in turn. Behind a digit all goes on as before; behind a letter nothing is the same again.
-    A node's stretch is `aaaaaa`, a digit, `AAAAAAAAAAAAAAAAA`, then a child's letter: 3 such choices, 8 endings, 96 letters.
-    Sampling independently meets few of the endings and pays for digits; a lookahead of 20 tells the kinds apart (card 7).
-one_fork: 19 tokens that are certain, one of 16 letters that are equally likely, and 12 more that are certain: who forks
-    where the entropy is gets different answers, who forks every so many tokens mostly the same (cards 1 and 2).
+reconverging: alternating forks of two kinds. After a digit everything continues as before; after a
+    letter nothing is the same again. A node's stretch is `aaaaaa`, a digit, `AAAAAAAAAAAAAAAAA`,
+    then a child's letter: 3 such choices, 8 endings, 96 letters. Independent sampling meets few of
+    the endings and spends branches on digits; a lookahead of 20 tells the kinds apart (LATR, arXiv
+    2510.24302).
+one_fork: 19 certain tokens, one of 16 equally likely letters, and 12 more certain tokens. Forking
+    where the entropy is high gives different answers (ECHO, arXiv 2602.02150); forking every so
+    many tokens gives mostly the same (Li et al. 2025, TreePO).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +22,7 @@ FORK_AT, WAYS, TAIL = 19, "bcdefghijklmnopq", 12
 
 
 def reconverging(before: int = BEFORE, after: int = AFTER) -> Chain:
-    """Node i's letter is the i-th; its children are 2i + 1 and 2i + 2."""
+    """Return the chain of forks. Node i has the i-th letter and the children 2i + 1 and 2i + 2."""
     chain: Chain = {"": {"a": 1.0}}
     for node in range(2 ** (DEPTH + 1) - 1):
         small = chr(ord("a") + node)
@@ -33,7 +36,7 @@ def reconverging(before: int = BEFORE, after: int = AFTER) -> Chain:
 
 
 def one_fork(fork_at: int = FORK_AT, tail: int = TAIL) -> Chain:
-    """An `a` at a time, then one of many ways, each of which repeats its letter `tail` times."""
+    """Return the chain of one fork; each way repeats its letter `tail` times."""
     chain: Chain = {"": {"a": 1.0}, "a" * fork_at: dict.fromkeys(WAYS, 1.0 / len(WAYS))}
     for way in WAYS:
         chain |= {way: {way: 1.0}, way * (tail + 1): {"": 1.0}}

@@ -1,7 +1,8 @@
-"""Attention of the tree engine: a mask per row, and grouped query heads without repeating keys and values.
+"""Attention of the torch engine: a mask per row, and grouped query heads without repeated KV.
 
-With one query per row, the query heads that share a kv head become the queries of that head: the same numbers as
-repeating the keys for each, at a third of the memory traffic for a model with three query heads per kv head.
+With one query per row, the query heads that share a kv head become the queries of that head: the
+same numbers as repeating the keys for each, at a third of the memory traffic for a model with three
+query heads per kv head.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +15,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from services.chassis.model_checks import attention_keywords
 from services.rollout.engines.torch_engine import cascade_attention, paged_attention
-from services.rollout.engines.torch_engine.attention_scores import Scores, held
-from services.rollout.engines.torch_engine.paged_attention import Own
+from services.rollout.engines.torch_engine.attention_scores import Scores, unfused
+from services.rollout.engines.torch_engine.paged_attention import OwnKv
 
 NAME = "banyan"
-Seen = tuple[int | None, torch.Tensor, torch.Tensor]
+LayerKv = tuple[int | None, torch.Tensor, torch.Tensor]  # layer, key, value
 _READER = "the torch engine"
 _sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -36,20 +37,23 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query [B, heads, Q, dim], key, value [B, kv heads, T, dim], mask [B, 1, Q, T] (None: causal) → [B, Q, heads, dim].
+    """Compute attention for a layer of a Hugging Face model.
 
-    The window is in the mask. Raises NotReady for keywords that are not understood.
+    query [B, heads, Q, dim], key, value [B, kv heads, T, dim], mask [B, 1, Q, T] (None: causal)
+    → [B, Q, heads, dim]. The window is in the mask. Raise NotReady for unknown keywords.
     """
     attention_keywords.check(module, _READER, more, dropout, attention_mask)
-    if _here.seen is not None:
-        _here.seen.append((getattr(module, "layer_idx", None), key, value))
-    scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    if _recorder.calls is not None:
+        _recorder.calls.append((getattr(module, "layer_idx", None), key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = Scores(scale=scale, cap=softcap, sink_H=s_aux)
     if query.shape[2] == 1:
-        return _decoded(module, query, key, value, attention_mask, scores), None
-    return _prefilled(query, key, value, attention_mask, scores).transpose(1, 2).contiguous(), None
+        return _decode(module, query, key, value, attention_mask, scores), None
+    output = _prefill(query, key, value, attention_mask, scores)
+    return output.transpose(1, 2).contiguous(), None
 
 
-def _decoded(
+def _decode(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -57,51 +61,70 @@ def _decoded(
     mask: torch.Tensor | None,
     scores: Scores,
 ) -> torch.Tensor:
-    """One query a row: [B, 1, heads, dim]."""
-    batch, heads, shared = query.shape[0], query.shape[1], key.shape[1]
-    grouped = query.reshape(batch, shared, heads // shared, -1)
-    over, cache = cascade_attention.current(), paged_attention.current()
-    layer = int(module.layer_idx) if over or cache is not None else 0  # type: ignore[arg-type]
-    own: Iterable[Own] = [Own(slice(None), key, value, mask)] if cache is None else cache.own(layer, mask)
-    if not over and scores.fusible:
-        parts = [_sdpa(grouped[one.rows], one.keys, one.values, attn_mask=one.mask, scale=scores.scale) for one in own]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(batch, 1, heads, -1)
-    seen, lse = cascade_attention.attend(grouped, own, scores, over, layer)
-    seen = scores.drained(seen.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1))
-    return seen.transpose(1, 2)
+    """Return [B, 1, heads, dim] for one query a row."""
+    batch, heads, kv_heads = query.shape[0], query.shape[1], key.shape[1]
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads, -1)
+    levels, cache = cascade_attention.current(), paged_attention.current()
+    layer = int(module.layer_idx) if levels or cache is not None else 0  # type: ignore[arg-type]
+    if cache is None:
+        own: Iterable[OwnKv] = [OwnKv(slice(None), key, value, mask)]
+    else:
+        own = cache.own(layer, mask)
+    if not levels and scores.fusible:
+        parts = [
+            _sdpa(grouped[kv.rows], kv.keys, kv.values, attn_mask=kv.mask, scale=scores.scale)
+            for kv in own
+        ]
+        output = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return output.reshape(batch, 1, heads, -1)
+    output, lse = cascade_attention.attend(grouped, own, scores, levels, layer)
+    output, lse = output.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
+    return scores.drained(output, lse).transpose(1, 2)
 
 
-def _prefilled(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+def _prefill(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> torch.Tensor:
-    """[B, heads, Q, dim]."""
+    """Return [B, heads, Q, dim]."""
     if scores.fusible:
-        grouped = query.shape[1] != key.shape[1]
-        return _sdpa(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scores.scale, enable_gqa=grouped)
+        return _sdpa(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scores.scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
     if mask is None:
         queries, tokens = query.shape[2], key.shape[2]
         mask = torch.ones(queries, tokens, dtype=torch.bool, device=query.device).tril()[None, None]
-    return scores.drained(*held(query, key, value, mask, scores))
+    output, lse = unfused(query, key, value, mask, scores)
+    return scores.drained(output, lse)
 
 
-class _Here(local):
-    """What the passes of this thread attend to, where somebody wants to know."""
+class _Recorder(local):
+    """The attention calls of this thread's passes, while they are recorded."""
 
-    seen: list[Seen] | None = None
+    calls: list[LayerKv] | None = None
 
 
-_here = _Here()
+_recorder = _Recorder()
 
 
 @contextmanager
-def watched() -> Iterator[list[Seen]]:
-    """All that passes attend to: (layer, key, value) of each call."""
-    found: list[Seen] = []
-    _here.seen = found
+def recorded() -> Iterator[list[LayerKv]]:
+    """Record (layer, key, value) of each attention call within."""
+    calls: list[LayerKv] = []
+    _recorder.calls = calls
     try:
-        yield found
+        yield calls
     finally:
-        _here.seen = None
+        _recorder.calls = None
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)

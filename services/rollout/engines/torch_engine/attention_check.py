@@ -1,9 +1,9 @@
-"""Whether the engine computes what transformers' eager attention does: a few tokens sampled through its own port at load.
+"""Comparison of the engine with transformers' eager attention, on a few tokens sampled at load.
 
-A path alone: its prompt in chunks, then one token at a time. Then branches of the same prompt, which is kept: they share its
-KV where the model allows it, else each has a copy. Then paths of different lengths, which attend apart from each other.
-Pages are so short that a path has several. What was sampled is scored again by plain eager passes, and by the engine's own
-teacher-forced pass.
+First, a path alone: its prompt in chunks, then one token at a time. Then branches of the same, kept
+prompt: they share its KV where the model allows it, else each has a copy. Then paths of different
+lengths, which attend apart from each other. Pages are so short that a path has several. The sampled
+tokens are scored again by plain eager passes, and by the engine's own teacher-forced pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from banyan.policy import PolicyVersion
-from banyan.segment import Floats, IntTokens, Sampling
+from banyan.segment import IntTokens, Sampling
 from services.chassis.model_checks import eager_pass
 from services.chassis.model_checks.sharpened import LOW, sharpened
 from services.rollout.engines.port import Request, Sampled
@@ -24,11 +24,11 @@ READER = "the torch engine"
 _BRANCHES = 3
 _CHUNK = 8  # tokens of the prompt at a time
 _KV_TOKENS = 1024
-_PAGE = 4  # tokens: a prompt has several, and a decoded token begins one
+_PAGE = 4  # tokens: a prompt has several pages, and a decoded token begins one
 
 
-class _Endless:
-    """A tokenizer of a model that never ends; no text is asked of it."""
+class _NoTokenizer:
+    """A tokenizer without end tokens or texts."""
 
     eos: frozenset[int] = frozenset()
 
@@ -43,9 +43,10 @@ class _Endless:
 
 
 def checked(model: PreTrainedModel, deterministic: bool = False) -> Forward:
-    """What runs a model. Raises NotReady where the engine computes another one. Nothing of the check is left behind.
+    """Return the forward passes of a model once they agree with eager attention.
 
-    A model of low precision is looked at closely, cut and in float32, and as it is for gross faults.
+    Raise NotReady where they do not. Nothing of the check is left behind. A model of low precision
+    is checked closely, shortened and in float32, and as it is for gross faults.
     """
     with eager_pass.named(model, READER):
         forward = Forward(model)
@@ -60,46 +61,69 @@ def checked(model: PreTrainedModel, deterministic: bool = False) -> Forward:
 def _check_closely(forward: Forward, deterministic: bool) -> None:
     try:
         with sharpened(forward.model):
-            forward.look()
+            forward.inspect()
             _check(forward, deterministic)
     finally:
-        forward.look()
+        forward.inspect()
 
 
 def _check(forward: Forward, deterministic: bool) -> None:
     model = forward.model
-    limits = Limits(_KV_TOKENS, _BRANCHES + 1, _CHUNK, deterministic, share_from=1, page_tokens=_PAGE, waste=0)
-    engine = TorchEngine(forward, _Endless(), limits, PolicyVersion(0, 0, b""))
+    limits = Limits(
+        kv_tokens=_KV_TOKENS,
+        max_branches=_BRANCHES + 1,
+        prefill_tokens=_CHUNK,
+        deterministic=deterministic,
+        share_from=1,
+        page_tokens=_PAGE,
+        waste=0,
+    )
+    engine = TorchEngine(forward, _NoTokenizer(), limits, PolicyVersion(0, 0, b""))
     prompt_P = eager_pass.prompt(model)
-    lengths = [prompt_P[:n] for n in (len(prompt_P), len(prompt_P) // 2, _PAGE - 1)]
-    prompts = [prompt_P] * (1 + _BRANCHES) + lengths
-    sampled = [s for some in (prompts[:1], prompts[1 : -len(lengths)], lengths) for s in _sampled(engine, some)]
-    paths = [np.concatenate((prompt, one.tokens_T)) for prompt, one in zip(prompts, sampled, strict=True)]
-    again_T = engine.logprobs(paths[0], len(prompt_P), 1.0)
-    found = eager_pass.logprobs(model, paths)
-    expected = [found_T[len(prompt) - 1 :] for prompt, found_T in zip(prompts, found, strict=True)]
-    said: list[Floats] = [one.logprobs_T for one in sampled]
-    pairs = list(zip(said, expected, strict=True))
-    alone, truth = pairs[0]
+    siblings = [prompt_P] * _BRANCHES
+    lengths = [prompt_P[:size] for size in (len(prompt_P), len(prompt_P) // 2, _PAGE - 1)]
+    sampled: list[Sampled] = []
+    for prompts in ([prompt_P], siblings, lengths):
+        sampled += _sample(engine, prompts)
+    prompts = [prompt_P, *siblings, *lengths]
+    paths = [
+        np.concatenate((prompt, segment.tokens_T))
+        for prompt, segment in zip(prompts, sampled, strict=True)
+    ]
+    rescored_T = engine.logprobs(paths[0], len(prompt_P), 1.0)
+    pairs = [
+        (segment.logprobs_T, eager_T[len(prompt) - 1 :])
+        for prompt, segment, eager_T in zip(
+            prompts, sampled, eager_pass.logprobs(model, paths), strict=True
+        )
+    ]
+    alone_T, expected_T = pairs[0]
     eager_pass.compare(
         model,
         READER,
         {
-            "prefill": [(alone[:1], truth[:1])],
-            "one-token decode": [(alone[1:], truth[1:])],
+            "prefill": [(alone_T[:1], expected_T[:1])],
+            "one-token decode": [(alone_T[1:], expected_T[1:])],
             "a trunk that branches share": pairs[1 : -len(lengths)],
             "paths of different lengths": pairs[-len(lengths) :],
-            "a teacher-forced pass": [(again_T, truth)],
+            "a teacher-forced pass": [(rescored_T, expected_T)],
         },
     )
 
 
-def _sampled(engine: TorchEngine, prompts: Sequence[IntTokens]) -> list[Sampled]:
-    """A branch of each prompt, in order."""
+def _sample(engine: TorchEngine, prompts: Sequence[IntTokens]) -> list[Sampled]:
+    """Sample a branch of each prompt, and return the segments in order."""
     for branch, prompt_P in enumerate(prompts):
-        sampling = Sampling(max_new_tokens=eager_pass.ANSWER)
-        engine.submit(Request(branch, prompt_P, 10 * len(prompts) + branch, sampling, keep=True, order=(branch,)))
+        request = Request(
+            key=branch,
+            prefix_P=prompt_P,
+            draw_key=10 * len(prompts) + branch,
+            sampling=Sampling(max_new_tokens=eager_pass.ANSWER),
+            keep=True,
+            order=(branch,),
+        )
+        engine.submit(request)
     ended: list[Sampled] = []
     while engine.busy:
         ended += engine.step()
-    return sorted(ended, key=lambda one: int(str(one.key)))
+    return sorted(ended, key=lambda segment: int(str(segment.key)))

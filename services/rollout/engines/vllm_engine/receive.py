@@ -1,7 +1,7 @@
-"""Weights that come to one of vLLM's workers by collectives: received piece by piece, digested, loaded as they come.
+"""Weights that reach one of vLLM's workers by collectives: received, digested and loaded in pieces.
 
-Each worker receives all of the file, and digests it: a version counts only if its bytes are those that the treestore knows.
-What of it vllm_proof will compare is kept; the rest is let go of.
+Each worker receives the whole file and digests it: a version counts only if its bytes are those
+that the treestore knows. Samples for the comparison of `readback` are kept; the rest is freed.
 """
 
 import contextlib
@@ -17,8 +17,11 @@ from services.rollout.engines.vllm_engine.readback import Sample
 
 
 class Received:
-    """One version on its way into one worker. samples: of the model's tensors that came, by name;
-    digest: what they were taken by."""
+    """One version on its way into one worker.
+
+    samples: samples of the model's received tensors, by name.
+    digest: of the weights; it decides which parts were sampled.
+    """
 
     def __init__(self, manifest: WeightManifest, place: Place, device: torch.device) -> None:
         self._manifest, self._place = manifest, place
@@ -30,7 +33,7 @@ class Received:
         self.samples: dict[str, Sample] = {}
 
     def tensors(self, rank: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """The model's tensors, under all of their names. Raises TemporaryError where the hand-over breaks."""
+        """Yield the model's tensors by all names. Raise TemporaryError if the transfer breaks."""
         with contextlib.closing(collective.join(self._place, rank)) as ranks:
             for piece in collective.pieces(self._manifest, self._place.piece_bytes):
                 flat_B = torch.empty(piece.bytes, dtype=torch.uint8, device=self._device)
@@ -48,10 +51,13 @@ class Received:
             sample = Sample.of(tensor, self.digest)
             for name in self._names[entry.name]:
                 self.samples[name] = sample
-                yield name, tensor.clone()  # a loader may write into what it is given
+                yield name, tensor.clone()  # a loader may write to its arguments
 
     def check(self) -> None:
-        """Raises InvalidInput unless what came is what the manifest says."""
-        found, said = self._hasher.digest(), self.digest
-        if found != said:
-            raise InvalidInput(f"the weights handed over digest to {found.hex()[:16]} instead of {said.hex()[:16]}")
+        """Raise InvalidInput unless the received bytes have the manifest's digest."""
+        received, expected = self._hasher.digest(), self.digest
+        if received != expected:
+            raise InvalidInput(
+                f"the weights handed over digest to {received.hex()[:16]} instead of"
+                f" {expected.hex()[:16]}"
+            )

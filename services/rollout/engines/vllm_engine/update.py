@@ -1,9 +1,11 @@
-"""Takes policies into vLLM, and proves that it computes with them before anything is sampled (DESIGN 7).
+"""Loading of policies into vLLM, with proof that it computes with them before it samples.
 
-Two proofs. Weights are read back through vLLM's kernels and compared bit for bit (vllm_proof): that shows a step of any
-size. The manifest's canary is scored through the whole engine under a fresh cache salt (canary): that shows gross errors of
-anything else. What contradicts either takes the node out of service. Where nothing contradicts, but weights could not be
-read back (shards, quantised layers, adapters) and the canary cannot tell old from new, the update counts as unproven.
+There are two proofs. Weights are read back through vLLM's kernels and compared bit for bit
+(`readback`): that shows a step of any size. The manifest's canary is scored through the whole
+engine under a fresh cache salt (`canary`): that shows gross errors of any other kind. A
+contradiction takes the node out of service. Without one, but where weights could not be read back
+(shards, quantised layers, adapters) and the canary cannot tell old from new, the update counts as
+unproven. See ADR 018.
 """
 
 import logging
@@ -26,9 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Updates:
-    """The policies that one vLLM took. shapes: of the model's own tensors; lora_rank: of adapters that it was started for.
+    """The updates of one vLLM.
 
-    done, unproven: counts. _before, _found: the last canary, and what vLLM said of it.
+    core: the running vLLM.
+    shapes: shapes of the model's own tensors.
+    lora_rank: largest rank of adapters that vLLM was started for, 0 for whole weights.
+    done: number of updates.
+    unproven: number of updates without proof.
     """
 
     core: Core
@@ -36,11 +42,11 @@ class Updates:
     lora_rank: int = 0
     done: int = 0
     unproven: int = 0
-    _before: Canary | None = None
-    _found: Floats | None = None
+    _last_canary: Canary | None = None
+    _last_scores_T: Floats | None = None
 
     def check(self, weights: Path) -> None:
-        """Raises InvalidInput if a weight file is not of this model; nothing has changed then."""
+        """Raise InvalidInput if a weight file is not of this model; nothing has changed then."""
         if (adapter := vllm_adapter.read(weights)) is not None:
             vllm_adapter.check(adapter, weights, self.shapes, self.lora_rank)
         elif self.lora_rank:
@@ -51,49 +57,61 @@ class Updates:
         else:
             weight_check.check(weights, self.shapes)
 
-    async def take(self, policy: PolicyVersion, weights: Path) -> None:
-        """Takes a policy. Raises TemporaryError if vLLM does not compute with it. Nothing may run."""
+    async def load(self, policy: PolicyVersion, weights: Path) -> None:
+        """Load a policy. Raise TemporaryError if vLLM does not compute with it. Nothing may run."""
         adapter = vllm_adapter.read(weights)
         if adapter is not None:
-            await vllm_adapter.take(self.core, policy, adapter, weights)
+            await vllm_adapter.load(self.core, policy, adapter, weights)
         else:
             await self._update(policy, weights)
         exact = adapter is None and await self._read_back(policy, weights)
-        told = await self._canary(policy, weights, exact)
+        distinct = await self._check_canary(policy, weights, exact)
         self.done += 1
-        if not (exact or told):
+        if not (exact or distinct):
             self.unproven += 1
-            log.warning("policy step %d is loaded; that vLLM computes with it is not proven", policy.step)
+            message = "policy step %d is loaded; that vLLM computes with it is not proven"
+            log.warning(message, policy.step)
 
     async def _update(self, policy: PolicyVersion, weights: Path) -> None:
-        """Raises TemporaryError where the weights did not come: half of them may be in use."""
+        """Update the weights. Raise TemporaryError where that fails: half of them may be in use."""
         try:
             await self.core.update(weights)
         except InvalidInput as error:
-            message = f"policy step {policy.step} did not come whole: {error}; nothing is sampled until a policy has"
-            raise TemporaryError(message, reason=UNPROVEN) from None
+            raise TemporaryError(
+                f"policy step {policy.step} did not come whole: {error}; nothing is sampled until a"
+                " policy has",
+                reason=UNPROVEN,
+            ) from None
 
     async def _read_back(self, policy: PolicyVersion, weights: Path) -> bool:
-        """Whether all weights are in use, as far as they can be read."""
+        """Return whether all weights could be compared. Raise TemporaryError if any differs."""
         wrong, unknown = await self.core.read_back(weights)
         if wrong:
-            raise _unproven(policy, f"vLLM computes with other values of {len(wrong)} tensors, such as {wrong[0]}")
+            why = f"vLLM computes with other values of {len(wrong)} tensors, such as {wrong[0]}"
+            raise _unproven(policy, why)
         return not unknown
 
-    async def _canary(self, policy: PolicyVersion, weights: Path, exact: bool) -> bool:
-        """Whether the canary tells these weights from the ones before."""
-        bird = canary.read(weights)
-        if bird is None:
+    async def _check_canary(self, policy: PolicyVersion, weights: Path, exact: bool) -> bool:
+        """Return whether the canary tells these weights from the ones before.
+
+        Raise TemporaryError if it contradicts.
+        """
+        expected = canary.read(weights)
+        if expected is None:
             return False
-        found_T = await self.core.score(bird.tokens_T.tolist(), 1, 1.0, f"{policy.digest.hex()}/canary/{self.done}")
-        bird.check(found_T, policy.step)
-        if not exact and bird.stuck(found_T, self._before, self._found):
+        salt = f"{policy.digest.hex()}/canary/{self.done}"
+        scores_T = await self.core.score(expected.tokens_T.tolist(), 1, 1.0, salt)
+        expected.check(scores_T, policy.step)
+        if not exact and expected.stuck(scores_T, self._last_canary, self._last_scores_T):
             raise _unproven(policy, "vLLM says of its canary, bit for bit, what it said before")
-        told = bird.tells(self._before)
-        self._before, self._found = bird, found_T
-        return told
+        distinct = expected.tells(self._last_canary)
+        self._last_canary, self._last_scores_T = expected, scores_T
+        return distinct
 
 
 def _unproven(policy: PolicyVersion, why: str) -> TemporaryError:
-    message = f"policy step {policy.step} is loaded, but {why}; nothing is sampled until an update is proven"
-    return TemporaryError(message, reason=UNPROVEN)
+    return TemporaryError(
+        f"policy step {policy.step} is loaded, but {why}; nothing is sampled until an update is"
+        " proven",
+        reason=UNPROVEN,
+    )

@@ -1,4 +1,4 @@
-"""What vLLM's workers do for a node beside their own: they take a version of the weights, and say what they compute with."""
+"""Methods added to vLLM's workers: load a version of the weights, and read it back."""
 
 import logging
 from collections.abc import Mapping
@@ -23,26 +23,31 @@ class Extension:
     _weight_update_active: bool
 
     def take(self, manifest: str) -> str:
-        """Takes a version; why it could not, in words. It never raises: of several workers vLLM would hear the first that
-        does, and take what the others say for answers to what it asks next."""
+        """Load a version; return the error's message where that fails, else "".
+
+        It never raises: of several workers vLLM would receive the first error only, and take the
+        answers of the others for those to its next call.
+        """
         try:
             self.start_weight_update()
             self.update_weights({"manifest": manifest})
             self.finish_weight_update()
-        except Exception as error:
-            self._weight_update_active = False  # the next one begins anew
+        except Exception as error:  # see above
+            self._weight_update_active = False  # so that the next update may begin
             log.warning("a worker cannot take %s", manifest, exc_info=True)
             return str(error).strip() or type(error).__name__
         return ""
 
     def read_back(self, manifest: str) -> tuple[list[str], list[str]]:
-        """Tensors of a version that the model does not compute with, and those that cannot be asked of it."""
-        held = file.read(Path(manifest))
+        """Return tensors of a version that the model does not use, and those not comparable."""
+        stored = file.read(Path(manifest))
         received = self.weight_transfer_engine.received
-        if received is not None and received.digest == held.digest:
-            own: Mapping[str, Sample] = received.samples
-        elif held.path.exists():
-            own = readback.samples(file.read_tensors(held), held.digest)
+        if received is not None and received.digest == stored.digest:
+            expected: Mapping[str, Sample] = received.samples
+        elif stored.path.exists():
+            expected = readback.samples(file.read_tensors(stored), stored.digest)
         else:
-            return [], sorted(t.name for t in held.tensors if not t.name.startswith(file.HEAD))
-        return readback.compare(self.model_runner.get_model(), own, held.aliases, held.digest)
+            names = (tensor.name for tensor in stored.tensors)
+            return [], sorted(name for name in names if not name.startswith(file.HEAD))
+        model = self.model_runner.get_model()
+        return readback.compare(model, expected, stored.aliases, stored.digest)

@@ -1,5 +1,8 @@
-"""The tables. Ids are raw bytes, states are the numbers of their proto enums, times are unix milliseconds of the store's
-clock. Rows are removed with their run alone (`removal.py`), but for `parked`, `outbox` and `blobs`, which are queues.
+"""The tables.
+
+Ids are raw bytes, states are the numbers of their proto enums, times are unix milliseconds of the
+store's clock. Rows are removed with their run alone (`control.removal`), but for `parked`, `outbox`
+and `blobs`, which are queues.
 """
 
 from services.treestore.storage.schema.columns import metadata

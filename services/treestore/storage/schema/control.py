@@ -1,10 +1,21 @@
-"""Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the outbox."""
+"""Tables of the control plane: runs, batches, policies, processes, members, dead letters, and the
+outbox.
+"""
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text, UniqueConstraint, false
 
-from services.treestore.storage.schema.columns import Bytes, bytes_, held, int_, metadata, serial, text
+from services.treestore.storage.schema.columns import (
+    Bytes,
+    bytes_,
+    int_,
+    metadata,
+    owner,
+    serial,
+    text,
+)
 
-# Facts about the store itself: gateway_epoch, desired_revision, alive_ms, lineage_floor, lineage_born, store_id.
+# Facts about the store itself:
+# gateway_epoch, desired_revision, alive_ms, lineage_floor, lineage_born, store_id.
 meta = Table("meta", metadata, Column("key", Text, primary_key=True), text("value"))
 
 runs = Table(
@@ -26,15 +37,18 @@ runs = Table(
     int_("ended_ms"),
     int_("paused_ms"),  # time that does not count as live
     int_("paused_since_ms"),
-    int_("removed"),  # how much `runs rm` takes away: 0 nothing, 1 all but trees and metrics, 2 trees too, 3 all
-    int_("vocabulary"),  # tokens that its model knows; 0: not known
-    int_("longest_path"),  # tokens, with the prompt; 0: any
-    Column("joined", Boolean, nullable=False, default=False, server_default=false()),  # a node ever joined it
+    int_("removed"),  # by `runs rm`: 0 nothing, 1 all but trees and metrics, 2 trees too, 3 all
+    int_("vocabulary"),  # tokens of its model; 0 if unknown
+    int_("longest_path"),  # tokens, with the prompt; 0 for any number
+    # A node ever joined it.
+    Column("joined", Boolean, nullable=False, default=False, server_default=false()),
     bytes_("tokenizer", nullable=True),  # digest of its tokenizer
 )
 
-# What texts are decoded by, where joined nodes sampled them.
-tokenizers = Table("tokenizers", metadata, Column("digest", Bytes, primary_key=True), bytes_("data"))
+# Tokenizers that decode the texts of joined nodes.
+tokenizers = Table(
+    "tokenizers", metadata, Column("digest", Bytes, primary_key=True), bytes_("data")
+)
 
 batches = Table(
     "batches",
@@ -44,13 +58,13 @@ batches = Table(
     int_("learner_epoch"),
     text("use"),
     text("group_ids"),  # JSON list
-    text("dropped"),  # JSON list of [group, reason]
+    text("dropped"),  # always "[]": batches drop no groups
     text("summary_json"),
     int_("stored_ms"),
     int_("failures"),  # learners that failed on it
     int_("failed_epoch"),  # of the last of them
-    text("failed"),  # what it said
-    text("set_aside"),  # why it is not trained on
+    text("failed"),  # its error
+    text("set_aside"),  # reason for not training on it; empty if it is trained on
 )
 
 batch_trees = Table(
@@ -66,7 +80,7 @@ batch_trees = Table(
     Index("ix_batch_trees_tree", "tree_id"),
 )
 
-# Trees of earlier batches that a batch trained on again; `batch_trees` keeps saying which batch consumed them.
+# Trees of earlier batches that a batch trained on again; their own batches are in `batch_trees`.
 batch_replays = Table(
     "batch_replays",
     metadata,
@@ -74,7 +88,7 @@ batch_replays = Table(
     Column("run_id", Text, nullable=False),
     int_("ordinal"),
     bytes_("tree_id"),
-    text("group_id"),  # of the batch, in which it is compared
+    text("group_id"),  # group of the batch in which it is compared
     bytes_("segment"),  # of the only leaf that takes part; empty for all
     int_("end"),
     Index("ix_batch_replays_batch", "run_id", "ordinal"),
@@ -94,12 +108,14 @@ policies = Table(
     Column("abandoned", Boolean, nullable=False),
     int_("stored_ms"),
     UniqueConstraint("run_id", "learner_epoch", "step"),
-    Index("ix_policies_run", "run_id", "n"),  # a page, or the newest, without a look at the others
+    Index(
+        "ix_policies_run", "run_id", "n"
+    ),  # for a page, or the newest, without reading the others
     Index("ix_policies_batch", "run_id", "batch_ordinal", "abandoned"),
     Index("ix_policies_step", "run_id", "abandoned", "step"),
 )
 
-# What a curriculum decided for a training group before it was opened: the first to be stored holds for ever.
+# Decisions of a curriculum for training groups, made before they open: the first one is in force.
 allocations = Table(
     "allocations",
     metadata,
@@ -160,11 +176,12 @@ dead = Table(
     int_("attempts"),
     int_("stored_ms"),
     int_("replays"),
-    # Of subject and message: a log that was wiped counts from one again, and a message may hold several bad events.
+    # Of subject and message: a wiped log counts from one again, and a message may have several
+    # bad events.
     Column("digest", Bytes, nullable=False, server_default=""),
     UniqueConstraint("service", "stream", "sequence", "digest"),
-    text("run_id"),  # as the subject names it
-    *held("dead"),
+    text("run_id"),  # in the subject
+    *owner("dead"),
 )
 
 outbox = Table(

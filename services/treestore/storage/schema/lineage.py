@@ -1,8 +1,17 @@
-"""Tables of the lineage: trees, segments, leaves, scores, and what was parked or refused."""
+"""Tables of the lineage: trees, segments, leaves, scores, and parked and refused events."""
 
 from sqlalchemy import Boolean, Column, Float, Index, Table, Text, UniqueConstraint
 
-from services.treestore.storage.schema.columns import Bytes, bytes_, held, int_, metadata, real, serial, text
+from services.treestore.storage.schema.columns import (
+    Bytes,
+    bytes_,
+    int_,
+    metadata,
+    owner,
+    real,
+    serial,
+    text,
+)
 
 groups = Table(
     "groups",
@@ -27,7 +36,7 @@ groups = Table(
     Index("ix_groups_ready", "run_id", "purpose", "state", "ordinal"),
 )
 
-# One row per run and label ('' for training): what ReadProgress answers with, kept in step by every transaction.
+# Sums by run and label ('' for training), updated by every transaction, for ReadProgress.
 tallies = Table(
     "tallies",
     metadata,
@@ -50,7 +59,7 @@ tallies = Table(
     int_("correct"),
 )
 
-# What GetStats answers with, kept in step by every transaction: counting costs what there is.
+# Counts by run and name, updated by every transaction, for GetStats: counting rows is expensive.
 counts = Table(
     "counts",
     metadata,
@@ -59,7 +68,7 @@ counts = Table(
     int_("count"),
 )
 
-# Trees that a node grew to the end.
+# Number of trees that a node grew to the end.
 grown = Table(
     "grown",
     metadata,
@@ -92,7 +101,7 @@ trees = Table(
     int_("idle_claims"),  # claims since the last accepted segment
     int_("returns"),
     int_("ticket"),  # of the newest GrowTree
-    int_("growth_due_ms"),  # when GrowTree goes out again, if nobody holds a claim
+    int_("growth_due_ms"),  # when GrowTree goes out again, unless a node claims the tree
     int_("grown_epoch"),
     text("grown_node"),
     bytes_("grown_digest", nullable=True),  # of the leaves that TreeGrown listed
@@ -154,7 +163,7 @@ leaves = Table(
     bytes_("segment"),
     int_("end"),
     Column("finished", Boolean, nullable=False),  # LeafFinished came
-    Column("listed", Boolean, nullable=False),  # TreeGrown names it: it must be scored
+    Column("listed", Boolean, nullable=False),  # TreeGrown lists it, so it must be scored
     text("reason"),
     text("completion"),
     UniqueConstraint("tree_id", "segment", "end"),
@@ -193,7 +202,7 @@ parked = Table(
     int_("sequence"),
     int_("parked_ms"),
     Index("ix_parked_parked_ms", "parked_ms"),
-    *held("parked"),
+    *owner("parked"),
 )
 
 refused = Table(
@@ -211,7 +220,7 @@ refused = Table(
     bytes_("payload"),
     int_("stored_ms"),
     text("run_id"),
-    *held("refused"),
+    *owner("refused"),
 )
 
 late = Table(
@@ -224,10 +233,11 @@ late = Table(
     text("reason"),
     int_("stored_ms"),
     text("run_id"),
-    *held("late"),
+    *owner("late"),
 )
 
-# What is too large for a message of the log, by digest: gone once it is ingested, or its tree is over.
+# Segments that are too large for a message of the log, by digest; removed once they are ingested
+# or their tree is over.
 blobs = Table(
     "blobs",
     metadata,
@@ -237,7 +247,7 @@ blobs = Table(
     int_("stored_ms"),
 )
 
-# What control gave trees while they grow: the newest round of each.
+# Growth budgets: the newest round of each tree.
 rooms = Table(
     "rooms",
     metadata,

@@ -1,1 +1,3 @@
-"""Training again on trees of earlier batches: what is stored, who draws from it, and what a batch says that it replayed."""
+"""Training again on trees of earlier batches: the stored groups, the draw, and the record in a
+batch.
+"""

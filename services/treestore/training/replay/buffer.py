@@ -1,7 +1,10 @@
-"""The groups that batches consumed, newest first, one a row: what is replayed is drawn from these. Reads only."""
+"""The buffer of consumed groups, newest first, one for each example; replays are drawn from it.
+Reads only.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -10,72 +13,114 @@ from banyan.plugins import StoredGroup
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.queries import group_outcomes
 from services.treestore.storage import schema
-from services.treestore.unit_of_work.load import chunks
+from services.treestore.storage.sql import chunks
 from services.treestore.unit_of_work.rows import CONSUMED, TRAIN
 
-CAPACITY = 512  # groups (card 41)
-_SCANNED = 4  # times the capacity: groups that are looked at, rows that came again among them
+CAPACITY = 512
+"""Groups in the buffer, as in the published code of DOTS (ASTRAL-Group/data-efficient-llm-rl)."""
+_SCANNED = 4  # capacities of groups that are read at most, repeated examples among them
 _BATCHES = 64  # read at once
-_TREE = [schema.trees.c[name] for name in ("tree_id", "group_id", "tree_index", "row_digest", "scorers")]
+_TREE = [
+    schema.trees.c[name] for name in ("tree_id", "group_id", "tree_index", "row_digest", "scorers")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumedGroup:
+    """A group with the batch that consumed it, and its trees."""
+
+    group_id: str
+    batch: int
+    trees: list[Row[Any]]
 
 
 def stored(connection: Connection, request: ts.SampleReplayRequest) -> list[StoredGroup]:
-    """At most `capacity` groups, oldest first."""
+    """Return at most `capacity` groups, oldest first."""
     capacity = request.capacity or CAPACITY
-    kept: dict[bytes, tuple[str, int]] = {}  # row → its newest group, and the batch that consumed it
-    trees: dict[str, list[Row[Any]]] = {}
-    for scanned, (group_id, batch, members) in enumerate(_newest(connection, request)):
-        if len(kept) == capacity or scanned == _SCANNED * capacity:
+    newest: dict[bytes, _ConsumedGroup] = {}  # by example
+    for scanned, group in enumerate(_newest_first(connection, request)):
+        if len(newest) == capacity or scanned == _SCANNED * capacity:
             break
-        if members and members[0].row_digest not in kept:
-            kept[members[0].row_digest] = (group_id, batch)
-            trees[group_id] = members
+        if group.trees:
+            newest.setdefault(group.trees[0].row_digest, group)
+    trees = {group.group_id: group.trees for group in newest.values()}
     rewards, ordinals = _rewards(connection, trees), _ordinals(connection, request.run_id, trees)
-    groups = [StoredGroup(g, ordinals[g], row, batch, rewards[g]) for row, (g, batch) in kept.items()]
+    groups = [
+        StoredGroup(
+            group.group_id,
+            ordinal=ordinals[group.group_id],
+            row=row_digest,
+            batch=group.batch,
+            rewards=rewards[group.group_id],
+        )
+        for row_digest, group in newest.items()
+    ]
     return sorted(groups, key=lambda group: (group.batch, group.ordinal))
 
 
-def _newest(connection: Connection, request: ts.SampleReplayRequest) -> Iterator[tuple[str, int, list[Row[Any]]]]:
-    """Groups with their batch and trees, newest batch first, in a batch the last first."""
+def _newest_first(
+    connection: Connection, request: ts.SampleReplayRequest
+) -> Iterator[_ConsumedGroup]:
+    """Yield the groups of the newest batch first, and of a batch the last first."""
     table, before = schema.batches, request.before_batch
     while before > request.first_batch:
-        asked = table.c.ordinal.between(max(request.first_batch, before - _BATCHES), before - 1)
-        query = select(table.c.ordinal, table.c.group_ids).where(table.c.run_id == request.run_id, asked)
-        query = query.where(table.c.set_aside == "")  # nothing trains on what ended two learners
-        found = [
+        first = max(request.first_batch, before - _BATCHES)
+        query = select(table.c.ordinal, table.c.group_ids).where(
+            table.c.run_id == request.run_id,
+            table.c.ordinal.between(first, before - 1),
+            table.c.set_aside == "",  # nothing trains on a batch that ended two learners
+        )
+        groups = [
             (group_id, row.ordinal)
             for row in connection.execute(query.order_by(table.c.ordinal.desc()))
             for group_id in reversed(json.loads(row.group_ids))
         ]
-        members = trees_of(connection, request.run_id, (group_id for group_id, _ in found))
-        yield from ((group_id, ordinal, members.get(group_id, [])) for group_id, ordinal in found)
-        before = max(request.first_batch, before - _BATCHES)
+        trees = trees_of(connection, request.run_id, (group_id for group_id, _ in groups))
+        for group_id, ordinal in groups:
+            yield _ConsumedGroup(group_id, ordinal, trees.get(group_id, []))
+        before = first
 
 
-def trees_of(connection: Connection, run_id: str, group_ids: Iterable[str]) -> dict[str, list[Row[Any]]]:
-    """The consumed training trees of groups, by index."""
+def trees_of(
+    connection: Connection, run_id: str, group_ids: Iterable[str]
+) -> dict[str, list[Row[Any]]]:
+    """Return the consumed training trees of groups, by index."""
     table = schema.trees
-    mine = (table.c.run_id == run_id) & (table.c.state == CONSUMED) & (table.c.purpose == TRAIN)
-    found: dict[str, list[Row[Any]]] = {}
+    consumed = (table.c.run_id == run_id) & (table.c.state == CONSUMED) & (table.c.purpose == TRAIN)
+    trees: dict[str, list[Row[Any]]] = {}
     for chunk in chunks(sorted(set(group_ids))):
-        query = select(*_TREE).where(mine, table.c.group_id.in_(chunk)).order_by(table.c.group_id, table.c.tree_index)
+        query = (
+            select(*_TREE)
+            .where(consumed, table.c.group_id.in_(chunk))
+            .order_by(table.c.group_id, table.c.tree_index)
+        )
         for row in connection.execute(query):
-            found.setdefault(row.group_id, []).append(row)
-    return found
+            trees.setdefault(row.group_id, []).append(row)
+    return trees
 
 
-def _rewards(connection: Connection, trees: Mapping[str, list[Row[Any]]]) -> dict[str, tuple[float, ...]]:
-    """Of each group: the rewards of its scored leaves, by index of the tree and then by place."""
-    held = group_outcomes.leaves(connection, {row.tree_id: row for members in trees.values() for row in members})
+def _rewards(
+    connection: Connection, trees: Mapping[str, list[Row[Any]]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the rewards of each group's scored leaves, by index of the tree and then by place."""
+    rows = {row.tree_id: row for members in trees.values() for row in members}
+    leaves = group_outcomes.leaves(connection, rows)
     return {
-        group_id: tuple(leaf.reward for row in members for leaf in held[row.tree_id].values() if leaf.reward is not None)
+        group_id: tuple(
+            leaf.reward
+            for row in members
+            for leaf in leaves[row.tree_id].values()
+            if leaf.reward is not None
+        )
         for group_id, members in trees.items()
     }
 
 
 def _ordinals(connection: Connection, run_id: str, group_ids: Iterable[str]) -> dict[str, int]:
-    table, found = schema.groups, dict[str, int]()
+    table, ordinals = schema.groups, dict[str, int]()
     for chunk in chunks(sorted(group_ids)):
-        query = select(table.c.group_id, table.c.ordinal).where(table.c.run_id == run_id, table.c.group_id.in_(chunk))
-        found |= {row.group_id: row.ordinal for row in connection.execute(query)}
-    return found
+        query = select(table.c.group_id, table.c.ordinal).where(
+            table.c.run_id == run_id, table.c.group_id.in_(chunk)
+        )
+        ordinals |= {row.group_id: row.ordinal for row in connection.execute(query)}
+    return ordinals

@@ -1,4 +1,6 @@
-"""What a batch says that it replayed: checked when it is committed, read when it is trained again, and shown as lineage."""
+"""The replayed trees of a batch: checked at its commit, read when it is trained again, shown as
+lineage.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,64 +12,101 @@ from banyan.reasons import Reason
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.storage import schema
-from services.treestore.unit_of_work.load import rows_in
+from services.treestore.storage.sql import rows_in
 from services.treestore.unit_of_work.rows import CONSUMED, TRAIN
 
 USE = "replay"
 
 
-def check(connection: Connection, request: ts.CommitBatchRequest, held_out: Collection[bytes]) -> None:
-    """Raises Refused for a tree that no earlier batch of the run consumed, or that must not be trained on."""
-    ids = {one.tree_id for one in request.replayed}
-    trees = {row.tree_id: row for row in rows_in(connection, schema.trees, "tree_id", ids, run_id=request.run_id)}
-    used = {row.tree_id for row in rows_in(connection, schema.batch_trees, "tree_id", ids, run_id=request.run_id)}
-    for one in request.replayed:
-        tree = trees.get(one.tree_id)
-        name = f"tree {one.tree_id.hex()[:12]}"
-        if tree is None or tree.state != CONSUMED or tree.purpose != TRAIN or one.tree_id not in used:
-            raise Refused(f"{name} was not consumed by an earlier batch of run {request.run_id}", Reason.NOT_REPLAYABLE)
+def check(
+    connection: Connection, request: ts.CommitBatchRequest, held_out: Collection[bytes]
+) -> None:
+    """Raise Refused for a tree that no earlier batch of the run consumed, or that must not be
+    trained on.
+    """
+    ids = {replayed.tree_id for replayed in request.replayed}
+    trees = {
+        row.tree_id: row
+        for row in rows_in(connection, schema.trees, "tree_id", ids, run_id=request.run_id)
+    }
+    used = {
+        row.tree_id
+        for row in rows_in(connection, schema.batch_trees, "tree_id", ids, run_id=request.run_id)
+    }
+    for replayed in request.replayed:
+        tree = trees.get(replayed.tree_id)
+        name = f"tree {replayed.tree_id.hex()[:12]}"
+        if tree is None or not _is_replayable(tree) or replayed.tree_id not in used:
+            raise Refused(
+                f"{name} was not consumed by an earlier batch of run {request.run_id}",
+                Reason.NOT_REPLAYABLE,
+            )
         if tree.row_digest in held_out:
             raise Refused(
-                f"{name} is of the held-out row {tree.row_digest.hex()[:12]}; it must not be trained on", Reason.HELD_OUT
+                f"{name} is of the held-out row {tree.row_digest.hex()[:12]};"
+                " it must not be trained on",
+                Reason.HELD_OUT,
             )
-        _check_place(connection, request, one, tree)
+        _check_place(connection, request, replayed, tree)
 
 
-def _check_place(connection: Connection, request: ts.CommitBatchRequest, one: ts.ReplayedTree, tree: Row[Any]) -> None:
-    name = f"replayed tree {one.tree_id.hex()[:12]}"
-    if not one.HasField("leaf"):
-        if one.group_id != tree.group_id:
-            raise InvalidInput(f"{name} is of group {tree.group_id}, not {one.group_id}; name the leaf that joins another")
+def _is_replayable(tree: Row[Any]) -> bool:
+    return bool(tree.state == CONSUMED and tree.purpose == TRAIN)
+
+
+def _check_place(
+    connection: Connection,
+    request: ts.CommitBatchRequest,
+    replayed: ts.ReplayedTree,
+    tree: Row[Any],
+) -> None:
+    name = f"replayed tree {replayed.tree_id.hex()[:12]}"
+    if not replayed.HasField("leaf"):
+        if replayed.group_id != tree.group_id:
+            raise InvalidInput(
+                f"{name} is of group {tree.group_id}, not {replayed.group_id};"
+                " name the leaf that joins another"
+            )
         return
-    if one.group_id not in request.group_ids:
-        raise InvalidInput(f"{name} joins group {one.group_id}, which the batch does not consume")
-    leaves = schema.leaves
-    place = (leaves.c.segment == one.leaf.segment) & (leaves.c.end == one.leaf.end)
-    if connection.execute(select(leaves.c.n).where(leaves.c.tree_id == one.tree_id, place)).first() is None:
-        raise InvalidInput(f"{name} has no leaf ({one.leaf.segment.hex()[:12]}, {one.leaf.end})")
+    if replayed.group_id not in request.group_ids:
+        raise InvalidInput(
+            f"{name} joins group {replayed.group_id}, which the batch does not consume"
+        )
+    leaves, place = schema.leaves.c, replayed.leaf
+    leaf = select(leaves.n).where(
+        leaves.tree_id == replayed.tree_id,
+        leaves.segment == place.segment,
+        leaves.end == place.end,
+    )
+    if connection.execute(leaf).first() is None:
+        raise InvalidInput(f"{name} has no leaf ({place.segment.hex()[:12]}, {place.end})")
 
 
 def store(connection: Connection, request: ts.CommitBatchRequest) -> None:
-    """Keeps them in their order."""
+    """Store the replayed trees of a batch, in their order."""
     rows = [
         {
             "run_id": request.run_id,
             "ordinal": request.ordinal,
-            "tree_id": one.tree_id,
-            "group_id": one.group_id,
-            "segment": one.leaf.segment,
-            "end": one.leaf.end,
+            "tree_id": replayed.tree_id,
+            "group_id": replayed.group_id,
+            "segment": replayed.leaf.segment,
+            "end": replayed.leaf.end,
         }
-        for one in request.replayed
+        for replayed in request.replayed
     ]
     if rows:
         connection.execute(insert(schema.batch_replays), rows)
 
 
 def of_batch(connection: Connection, run_id: str, ordinal: int) -> list[ts.ReplayedTree]:
-    """What a batch replayed, in the order in which it was committed."""
+    """Return the replayed trees of a batch, in the order in which they were committed."""
     table = schema.batch_replays
-    query = select(table).where(table.c.run_id == run_id, table.c.ordinal == ordinal).order_by(table.c.n)
+    query = (
+        select(table)
+        .where(table.c.run_id == run_id, table.c.ordinal == ordinal)
+        .order_by(table.c.n)
+    )
     return [_to_wire(row) for row in connection.execute(query)]
 
 
@@ -77,7 +116,13 @@ def _to_wire(row: Row[Any]) -> ts.ReplayedTree:
 
 
 def of_tree(connection: Connection, tree_id: bytes, ends: Collection[bytes]) -> Sequence[Any]:
-    """The batches (`run_id`, `ordinal`) that replayed a tree as a whole, or a leaf of it in one of the segments `ends`."""
+    """Return the batches (`run_id`, `ordinal`) that replayed a tree as a whole, or a leaf in one of
+    the segments `ends`.
+    """
     table = schema.batch_replays
-    query = select(table.c.run_id, table.c.ordinal, table.c.segment).where(table.c.tree_id == tree_id).order_by(table.c.n)
+    query = (
+        select(table.c.run_id, table.c.ordinal, table.c.segment)
+        .where(table.c.tree_id == tree_id)
+        .order_by(table.c.n)
+    )
     return [row for row in connection.execute(query) if not row.segment or row.segment in ends]

@@ -1,4 +1,4 @@
-"""Two ranks: rank 0 in the test's process, rank 1 a real follower."""
+"""Fixtures of two ranks: rank 0 in the test's process, rank 1 a real follower."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,50 +11,67 @@ from banyan.recipe import Recipe
 from banyan.view import TreeView
 from services.learner.packing import unroll
 from services.learner.packing.unroll import TreePart
-from services.learner.training.distributed.crew import Workers
-from services.learner.training.distributed.orders import Orders
-from services.learner.training.distributed.place import Place
+from services.learner.training.distributed.commands import CommandChannel
+from services.learner.training.distributed.rank_env import RankPlace
+from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.distributed.thread import RankThread
-from services.learner.training.distributed.world import RankGroup
+from services.learner.training.distributed.workers import Workers
 from tests.learner import rig
-from tests.learner.test_service import world as world  # a fixture
+from tests.learner.service_world import world as world  # a fixture
 
 BUDGET = 60
 
 
 @dataclass
 class Pair:
-    """Two ranks that have met, for one learner after the other."""
+    """Joined ranks, for consecutive learners."""
 
-    crew: Workers
-    orders: Orders
+    workers: Workers
+    commands: CommandChannel
 
     def thread(self, recipe: Recipe) -> RankThread:
-        """Rank 0's thread of a learner."""
-        return RankThread(recipe, 1, self.orders)
+        """Return rank 0's torch thread of a learner."""
+        return RankThread(recipe, 1, self.commands)
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Clipped, with a budget that makes several rows."""
+    """Return a recipe with clipped gradients, and a budget that makes several sequences."""
     data = rig.recipe(5).model_dump(mode="json")
     dtype, engine = changes.pop("dtype", "float32"), changes.pop("engine", "torch")
-    data["optimise"] |= {"tokens_per_row": BUDGET, "clip_norm": 0.05, "learning_rate": 1e-3, **changes}
+    data["optimise"] |= {
+        "tokens_per_row": BUDGET,
+        "clip_norm": 0.05,
+        "learning_rate": 1e-3,
+        **changes,
+    }
     data["resources"] |= {"dtype": dtype, "learner_ranks": 2, "engine": engine}
     return Recipe.model_validate(data)
 
 
 def pieces_of(forest: Any, seed: int, trees: int = 5) -> list[TreePart]:
-    """Unequal trees with advantages drawn by the seed; each leaf's first token is observed for a head."""
+    """Return pieces of unequal trees with drawn advantages; a head observes first tokens."""
     rng = np.random.default_rng(seed)
-    found = []
+    parts = []
     for number in range(trees):
         view = forest.random(rng, 2 + 2 * number)
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
-        observed = {leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else [] for at, leaf in enumerate(view.leaves_L)}
+        leaf_L = np.where(
+            np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan
+        )
+        observed = {
+            leaf: [Observation(leaf, 0, 0.5)] if _sampled(view, at) else []
+            for at, leaf in enumerate(view.leaves_L)
+        }
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), BUDGET):
             piece = unroll.unroll(view, run, leaf_L, None, b"now", observed)
-            found.append(TreePart(**{**{n: getattr(piece, n) for n in TreePart.__slots__}, "tree": bytes([number])}))
-    return found
+            parts.append(
+                TreePart(
+                    **{
+                        **{n: getattr(piece, n) for n in TreePart.__slots__},
+                        "tree": bytes([number]),
+                    }
+                )
+            )
+    return parts
 
 
 def _sampled(view: TreeView, leaf: int) -> int:
@@ -62,12 +79,17 @@ def _sampled(view: TreeView, leaf: int) -> int:
 
 
 def met(timeout_s: float = 30.0, size: int = 2) -> Pair:
-    """Followers started, and met."""
-    crew = Workers(size, 1)
+    """Start the followers and join them."""
+    workers = Workers(size, 1)
     try:
-        return Pair(crew, Orders(RankGroup(Place(0, size), timeout_s, crew.store, crew.look)))
+        return Pair(
+            workers,
+            CommandChannel(
+                RankGroup(RankPlace(0, size), timeout_s, workers.store, check=workers.check)
+            ),
+        )
     except BaseException:
-        crew.end()
+        workers.end()
         raise
 
 
@@ -82,11 +104,11 @@ def _environment() -> Any:
 
 @pytest.fixture(scope="module")
 def pair(_environment: Any) -> Any:
-    made = met()
-    yield made
-    part(made)
+    ranks = met()
+    yield ranks
+    part(ranks)
 
 
-def part(made: Pair) -> None:
-    """Sends the followers home."""
-    RankThread(recipe(), 1, made.orders, made.crew).done()
+def part(ranks: Pair) -> None:
+    """End the followers."""
+    RankThread(recipe(), 1, ranks.commands, ranks.workers).done()

@@ -1,4 +1,4 @@
-"""`python -m services.learner` with two ranks, started by itself and by torchrun: kill -9 of a rank, and the run goes on."""
+"""`python -m services.learner` with two ranks, its own or torchrun's, through kill -9 of one."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ import pytest
 
 from banyan.recipe import Recipe
 from services.chassis.process.nats_server import free_port
-from tests.learner import test_service as single
-from tests.learner.test_service import World
+from tests.learner import service_world as single
+from tests.learner.service_world import World
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +28,18 @@ def recipe(model: Path, **optimise: Any) -> Recipe:
 
 
 async def start(world: World, log: Path, *before: str) -> asyncio.subprocess.Process:
-    environ = dict(os.environ, BANYAN_RUN=single.RUN, BANYAN_STORE=world.store, BANYAN_NATS=world.nats, BANYAN_THREADS="2")
-    environ |= {"BANYAN_STATE": str(world.folder), "BANYAN_WEIGHTS": str(world.folder / "weights"), "BANYAN_TICK_S": "0.5"}
+    environ = dict(
+        os.environ,
+        BANYAN_RUN=single.RUN,
+        BANYAN_STORE=world.store,
+        BANYAN_NATS=world.nats,
+        BANYAN_THREADS="2",
+    )
+    environ |= {
+        "BANYAN_STATE": str(world.folder),
+        "BANYAN_WEIGHTS": str(world.folder / "weights"),
+        "BANYAN_TICK_S": "0.5",
+    }
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *before, "-m", "services.learner", env=environ, stderr=out, stdout=out
@@ -39,9 +49,9 @@ async def start(world: World, log: Path, *before: str) -> asyncio.subprocess.Pro
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process."""
-    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return sorted(int(child) for line in found for child in line)
+    """Return the child processes of all threads of a process."""
+    lines = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for line in lines for child in line)
 
 
 def alive(pid: int) -> bool:
@@ -52,7 +62,7 @@ def alive(pid: int) -> bool:
 
 
 async def trained(world: World, eventually: Eventually, upto: int, log: Path) -> None:
-    """Grows groups until policy `upto` is there."""
+    """Grow groups until policy `upto` is announced."""
 
     async def reached(step: int) -> bool:
         assert world.processes[-1].returncode is None, log.read_text()[-3000:]
@@ -80,8 +90,12 @@ async def test_a_rank_that_dies_ends_the_group_and_the_next_one_resumes(
 
     process = await start(world, log)
     await trained(world, eventually, 3, log)
-    again = {p.published.policy.step: p.published.policy.digest for p in await world.policies() if not p.abandoned}
-    assert again[2] == before[2], "the same weights, from the checkpoint or trained again"
+    after = {
+        p.published.policy.step: p.published.policy.digest
+        for p in await world.policies()
+        if not p.abandoned
+    }
+    assert after[2] == before[2], "the same weights, from the checkpoint or trained again"
     (follower,) = children(process.pid)
     process.send_signal(signal.SIGKILL)
     await process.wait()
@@ -93,7 +107,9 @@ async def test_a_rank_that_dies_ends_the_group_and_the_next_one_resumes(
     assert await asyncio.wait_for(process.wait(), 60) == 0, log.read_text()[-3000:]
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(world.folder / "checkpoints" / f"step-{single.STEPS:08d}-epoch-3")
+    loaded = AutoModelForCausalLM.from_pretrained(
+        world.folder / "checkpoints" / f"step-{single.STEPS:08d}-epoch-3"
+    )
     assert loaded.config.vocab_size == 40
 
 
@@ -103,17 +119,30 @@ async def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 async def test_torchrun_starts_it_unchanged_and_ends_it_when_a_rank_dies(
-    world: World, tiny_folder: Path, tmp_path: Path, eventually: Eventually, lora: dict[str, Any] | None
+    world: World,
+    tiny_folder: Path,
+    tmp_path: Path,
+    eventually: Eventually,
+    lora: dict[str, Any] | None,
 ) -> None:
     log = tmp_path / "log"
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
     torchrun += ["--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
     await world.begin(recipe(tiny_folder, lora=lora))
     process = await start(world, log, *torchrun)
     await trained(world, eventually, 1, log)
     ranks = children(process.pid)
     assert len(ranks) == 2
-    follower = next(pid for pid in ranks if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    follower = next(
+        pid for pid in ranks if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    )
     os.kill(follower, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), 90) == 1
     assert not any(alive(pid) for pid in ranks)

@@ -1,4 +1,4 @@
-"""Dealing trees out to ranks: whole trees, the same number of rows everywhere, nothing lost, near the best balance."""
+"""Dealing trees to ranks: whole trees, equal numbers of sequences, near the best balance."""
 
 from itertools import pairwise
 from typing import Any
@@ -14,23 +14,31 @@ from services.learner.training.distributed import split
 from services.learner.training.distributed.cost import Costs, costs_of
 
 COSTS = Costs(pair=0.01, prediction=0.5)
-LOOSE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LOOSE = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def pieces_of(forest: Any, seed: int, trees: int, budget: int) -> list[TreePart]:
     rng = np.random.default_rng(seed)
-    found = []
+    parts = []
     for number in range(trees):
         view = forest.random(rng, int(rng.integers(1, 9)))
-        leaf_L = np.where(np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan)
+        leaf_L = np.where(
+            np.isfinite(view.rewards_L), rng.standard_normal(len(view.rewards_L)), np.nan
+        )
         for run in unroll.divide(view, unroll.trained_leaves(leaf_L), budget):
             piece = unroll.unroll(view, run, leaf_L, None, b"now")
-            found.append(TreePart(**{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}))
-    return found
+            parts.append(
+                TreePart(
+                    **{**{n: getattr(piece, n) for n in piece.__slots__}, "tree": bytes([number])}
+                )
+            )
+    return parts
 
 
 def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
-    """What the paths of rows say, whatever their order."""
+    """Return the values of the paths of sequences, sorted."""
     return sorted(
         tuple(np.concatenate([row.advantage_P_T[p][m], row.behaviour_P_T[p][m]]).tolist())
         for row in rows
@@ -40,8 +48,13 @@ def worth(rows: list[packing.PackedSequence]) -> list[tuple[float, ...]]:
 
 
 @LOOSE
-@given(seed=st.integers(0, 10**6), trees=st.integers(0, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
-def test_every_rank_has_as_many_rows_and_no_path_is_lost(
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(0, 9),
+    ranks=st.integers(1, 5),
+    budget=st.sampled_from([8, 30, 4000]),
+)
+def test_every_rank_has_as_many_sequences_and_no_path_is_lost(
     forest: Any, seed: int, trees: int, ranks: int, budget: int
 ) -> None:
     pieces = pieces_of(forest, seed, trees, budget)
@@ -49,18 +62,31 @@ def test_every_rank_has_as_many_rows_and_no_path_is_lost(
     shares = [split.of_rank(rows, rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     assert worth(rows) == worth(packing.pack(pieces, budget))
-    assert not rows or any(not split.is_empty(row) for row in rows[-ranks:]), "no turn is empty on all ranks"
+    assert not rows or any(not split.is_empty(row) for row in rows[-ranks:]), (
+        "no turn is empty on all ranks"
+    )
     for share in shares:  # what is computed at the same time is alike
-        assert all(COSTS.of_row(a) >= COSTS.of_row(b) for a, b in pairwise(share) if not split.is_empty(b))
+        assert all(
+            COSTS.of_sequence(a) >= COSTS.of_sequence(b)
+            for a, b in pairwise(share)
+            if not split.is_empty(b)
+        )
 
 
 @LOOSE
-@given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5), budget=st.sampled_from([8, 30, 4000]))
-def test_the_leaves_of_a_tree_stay_on_one_rank(forest: Any, seed: int, trees: int, ranks: int, budget: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 9),
+    ranks=st.integers(1, 5),
+    budget=st.sampled_from([8, 30, 4000]),
+)
+def test_the_leaves_of_a_tree_stay_on_one_rank(
+    forest: Any, seed: int, trees: int, ranks: int, budget: int
+) -> None:
     pieces = pieces_of(forest, seed, trees, budget)
     shares = split.deal(pieces, ranks, COSTS)
-    held = [{piece.tree for piece in share} for share in shares]
-    assert sum(len(trees) for trees in held) == len({piece.tree for piece in pieces})
+    trees_by_rank = [{piece.tree for piece in share} for share in shares]
+    assert sum(len(trees) for trees in trees_by_rank) == len({piece.tree for piece in pieces})
     order = {id(piece): at for at, piece in enumerate(pieces)}
     assert sorted(order[id(p)] for share in shares for p in share) == list(range(len(pieces)))
     assert all(order[id(a)] < order[id(b)] for share in shares for a, b in pairwise(share))
@@ -68,7 +94,9 @@ def test_the_leaves_of_a_tree_stay_on_one_rank(forest: Any, seed: int, trees: in
 
 @LOOSE
 @given(seed=st.integers(0, 10**6), trees=st.integers(1, 9), ranks=st.integers(1, 5))
-def test_no_rank_has_more_than_the_bound_of_longest_first(forest: Any, seed: int, trees: int, ranks: int) -> None:
+def test_no_rank_has_more_than_the_bound_of_longest_first(
+    forest: Any, seed: int, trees: int, ranks: int
+) -> None:
     pieces = pieces_of(forest, seed, trees, 4000)
     cost: dict[bytes, float] = {}
     for piece in pieces:
@@ -79,11 +107,15 @@ def test_no_rank_has_more_than_the_bound_of_longest_first(forest: Any, seed: int
 
 
 def test_a_cost_by_hand() -> None:
-    """Two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three places predict."""
+    """With two tokens above three: 5 tokens, pairs 1 + 2 + 3 + 4 + 5 = 15, three predictions."""
     empty = np.zeros(0)
     three = np.arange(3)
-    path = unroll.Path(three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty)
-    piece = TreePart(np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,))
+    path = unroll.Path(
+        three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty
+    )
+    piece = TreePart(
+        np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,)
+    )
     assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
 
 
@@ -91,10 +123,12 @@ def test_costs_are_of_the_models_sizes() -> None:
     class Config:
         hidden_size, num_hidden_layers, vocab_size = 576, 30, 49152
 
-    found = costs_of(Config())
-    assert found.pair == pytest.approx(1 / (6 * 576)) and found.prediction == pytest.approx(49152 / (12 * 576 * 30))
+    costs = costs_of(Config())
+    assert costs.pair == pytest.approx(1 / (6 * 576)) and costs.prediction == pytest.approx(
+        49152 / (12 * 576 * 30)
+    )
 
 
-def test_an_empty_row_is_what_it_says() -> None:
-    row = split.empty_row()
+def test_an_empty_sequence_trains_nothing() -> None:
+    row = split.empty_sequence()
     assert split.is_empty(row) and len(row.token_N) == 2 and len(row.watched) == 0

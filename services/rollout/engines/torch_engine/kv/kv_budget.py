@@ -1,4 +1,7 @@
-"""Keeps pages and prefix store together within kv_tokens: pages of running rows first, kept prefixes in what is left."""
+"""The KV budget: pages and prefix cache together stay within kv_tokens.
+
+Pages of running branches come first; cached prefixes have what is left.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,21 +10,32 @@ from weakref import WeakSet
 import torch
 
 from banyan.segment import IntTokens
-from services.rollout.engines.torch_engine.kv.kv_slots import KVShape, Slots
+from services.rollout.engines.torch_engine.kv.kv_slots import KVShape, KvSlots
 from services.rollout.engines.torch_engine.kv.pages import Pages
-from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match, PrefixStore
-from services.rollout.engines.torch_engine.paged_attention import Cuts
+from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match, PrefixCache
+from services.rollout.engines.torch_engine.paged_attention import Bucketing
 
-_IDLE = 4  # pages held over pages claimed, from which on the pool is made smaller
+_SHRINK_FACTOR = 4  # the pool shrinks once it has this many times the claimed pages
+_DETERMINISTIC_ROWS = 8  # decode batches are padded to a multiple of it
+_DETERMINISTIC_TOKENS = 64  # widths of buckets are a multiple of it
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of an engine. deterministic: fixed decode shapes, never a batch of one. context: longest path, 0 for any.
+    """Bounds of an engine.
 
-    share_from: KV tokens that a step must save for each block that its branches share; a block costs each layer some calls.
-    page_tokens: tokens of a page. waste: see Cuts. ahead: tokens set aside for what a branch will sample; one that samples
-    more may be paused. patience: requests that may begin before an earlier one that does not fit, before all wait for it.
+    kv_tokens: capacity of the KV memory, in tokens.
+    max_branches: branches that run at once.
+    prefill_tokens: tokens of a prefill pass.
+    deterministic: fixed decode shapes, never a batch of one.
+    context: tokens of the longest path, 0 for any.
+    share_from: KV tokens that a step must save for each block that its branches share; a block
+        costs each layer some calls.
+    page_tokens: tokens of a page.
+    waste: padding of a bucket in tokens, see Bucketing.
+    ahead: tokens set aside for the growth of a branch; one that samples more may be paused.
+    patience: requests that may begin before an earlier one that does not fit, before all wait
+        for it.
     """
 
     kv_tokens: int = 65_536
@@ -36,107 +50,133 @@ class Limits:
     patience: int = 256
 
     def rows(self, rows: int) -> int:
-        """Rows of a decode batch."""
-        return -(-rows // 8) * 8 if self.deterministic else rows
+        """Return the rows of a decode batch of so many branches."""
+        if not self.deterministic:
+            return rows
+        return -(-rows // _DETERMINISTIC_ROWS) * _DETERMINISTIC_ROWS
 
     @property
-    def cuts(self) -> Cuts:
-        """How rows are put into buckets that attend together."""
-        return Cuts(self.waste, -(-64 // self.page_tokens) if self.deterministic else 1)
+    def bucketing(self) -> Bucketing:
+        """The rules by which decode rows are put into buckets that attend together."""
+        multiple = -(-_DETERMINISTIC_TOKENS // self.page_tokens) if self.deterministic else 1
+        return Bucketing(waste=self.waste, multiple=multiple)
 
 
-class Memory:
+class KvBudget:
     """The KV memory of an engine."""
 
     def __init__(self, shape: KVShape, limits: Limits) -> None:
         self.limits, self._shape = limits, shape
-        self.store = PrefixStore()
+        self.prefix_cache = PrefixCache()
         self.pages = Pages(shape, limits.page_tokens)
-        self._due = 0  # tokens of prefixes that will be in use when a step is through
-        self._alone: WeakSet[KvBlock] = WeakSet()  # of prefixes in use that the store had no room for
-        self._spares: WeakSet[Slots] = WeakSet()  # of prefixes that are computed a chunk a step
+        # Tokens of prefixes that will be in use at the end of the current step.
+        self._due = 0
+        # Blocks of prefixes in use for which the prefix cache had no capacity.
+        self._uncached: WeakSet[KvBlock] = WeakSet()
+        # Slots of prefixes that are computed one chunk a step.
+        self._prefill_slots: WeakSet[KvSlots] = WeakSet()
 
     @property
     def tokens(self) -> int:
-        """Tokens of KV held."""
-        return self.pages.tokens + self.store.tokens + self._apart
+        """Tokens of KV in memory."""
+        return self.pages.tokens + self.prefix_cache.tokens + self._outside_cache
 
     @property
-    def _apart(self) -> int:
-        return sum(len(piece) for piece in self._alone) + sum(spare.tokens for spare in self._spares)
+    def _outside_cache(self) -> int:
+        uncached = sum(len(block) for block in self._uncached)
+        return uncached + sum(slots.tokens for slots in self._prefill_slots)
 
     @property
     def pinned(self) -> int:
         """Tokens of prefixes in use."""
-        return self.store.pinned + self._apart
+        return self.prefix_cache.pinned + self._outside_cache
 
-    def claim(self, need: int, held: int) -> int:
-        """Pages set aside for a row that may come to `need` tokens and has `held`."""
-        return self.pages.of(min(need, held + self.limits.ahead))
+    def claim(self, need: int, written: int) -> int:
+        """Return the pages to set aside for a branch that may come to `need` tokens."""
+        return self.pages.of(min(need, written + self.limits.ahead))
 
     def fits(self, claimed: int, pinned: int) -> bool:
-        """Whether so many pages fit beside `pinned` tokens of prefixes in use."""
+        """Return whether so many pages fit beside `pinned` tokens of prefixes in use."""
         return (claimed + 1) * self.limits.page_tokens + pinned <= self.limits.kv_tokens
 
     def trim(self) -> None:
-        """After a step: evicts what has no room beside all that runs now."""
+        """Evict, after a step, the prefixes that do not fit beside the running branches."""
         self._due = 0
-        self.store.evict(self.tokens - self.limits.kv_tokens)
+        self.prefix_cache.evict(self.tokens - self.limits.kv_tokens)
 
     def settle(self, claimed: int, pinned: int, tables: Sequence[list[int]]) -> None:
-        """Makes the pool smaller where `pinned` tokens of prefixes need its room, or where it is far larger than what is
-        claimed; then evicts prefixes that have no room beside it. Until `trim` the pool takes none of that room."""
+        """Shrink the pool, then evict the prefixes that do not fit beside it.
+
+        The pool shrinks where `pinned` tokens of prefixes need its memory, or where it is far
+        larger than the claimed pages. It takes none of that memory back until `trim`.
+        """
         self._due = max(self._due, pinned)
         used = sum(len(table) for table in tables)
         most = (self.limits.kv_tokens - pinned) // self.limits.page_tokens
-        idle = 2 * (claimed + 1) if self.pages.count > _IDLE * (claimed + 1) else self.pages.count
-        count = max(used + 1, min(most, idle, self.pages.count))
+        count = self.pages.count
+        ample = 2 * (claimed + 1) if count > _SHRINK_FACTOR * (claimed + 1) else count
+        count = max(used + 1, min(most, ample, count))
         if count < self.pages.count:
             self.pages = self.pages.resized(count, tables)
-        self.store.evict(self.tokens - self.limits.kv_tokens)
+        self.prefix_cache.evict(self.tokens - self.limits.kv_tokens)
 
     def provide(self, pages: int, tables: Sequence[list[int]], anyway: bool = False) -> bool:
-        """Makes so many pages free, evicting prefixes for them; False where kv_tokens leaves no room, unless `anyway`."""
+        """Make so many pages free, and evict prefixes for them.
+
+        Return False where kv_tokens does not suffice, unless `anyway`.
+        """
         least = self.pages.count + pages - self.pages.free
         if least <= self.pages.count:
             return True
-        most = (self.limits.kv_tokens - max(self.pinned, self._due)) // self.limits.page_tokens
+        page_tokens, kv_tokens = self.limits.page_tokens, self.limits.kv_tokens
+        most = (kv_tokens - max(self.pinned, self._due)) // page_tokens
         if least > most and not anyway:
             return False
-        ample = min(2 * self.pages.count, most, self.limits.kv_tokens // 2 // self.limits.page_tokens)
+        ample = min(2 * self.pages.count, most, kv_tokens // 2 // page_tokens)
         count = max(least, ample)
-        self.store.evict(self.tokens + (count - self.pages.count) * self.limits.page_tokens - self.limits.kv_tokens)
+        growth = (count - self.pages.count) * page_tokens
+        self.prefix_cache.evict(self.tokens + growth - kv_tokens)
         self.pages = self.pages.resized(count, tables)
         return True
 
-    def spare(self, tokens: int) -> Slots:
-        """Room for a prefix that is computed a chunk a step; counted until `taken` or forgotten."""
-        spare = Slots(self._shape, 1, tokens)
-        self._spares.add(spare)
-        return spare
+    def prefill_slot(self, tokens: int) -> KvSlots:
+        """Return a slot for a prefix that is computed one chunk a step.
 
-    def taken(self, spare: Slots) -> None:
-        """Counts it no longer: its prefix goes to where it is kept, or is given up."""
-        self._spares.discard(spare)
+        It counts until it is released or garbage-collected.
+        """
+        slots = KvSlots(self._shape, 1, tokens)
+        self._prefill_slots.add(slots)
+        return slots
+
+    def release(self, slots: KvSlots) -> None:
+        """Count a slot no longer: its prefix moves to where it is kept, or is dropped."""
+        self._prefill_slots.discard(slots)
 
     def worth_sharing(self, prefix_P: IntTokens, branches: int) -> bool:
-        """Whether branches do better to attend to their prefix where it is kept than to have a copy each."""
-        blocks = len(self.store.match(prefix_P, len(prefix_P)).parts) + 1
+        """Return whether branches should share the KV of their prefix rather than copy it."""
+        blocks = len(self.prefix_cache.match(prefix_P, len(prefix_P)).parts) + 1
         saved = (branches - 1) * len(prefix_P)
         return not self.limits.deterministic and saved >= self.limits.share_from * blocks
 
     def hold(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor) -> Match:
-        """Keeps a prefix, and says where it is. Without room in the store it has a block of its own."""
+        """Keep a prefix and return its place.
+
+        It has a block of its own where the prefix cache has no capacity.
+        """
         self.keep(prefix_P, keys, values)
-        match = self.store.match(prefix_P, len(prefix_P))
+        match = self.prefix_cache.match(prefix_P, len(prefix_P))
         if match.length == len(prefix_P):
             return match
-        alone = KvBlock(prefix_P, keys.clone(), values.clone(), 0, None)
-        self._alone.add(alone)
-        return Match(((alone, len(prefix_P)),), len(prefix_P))
+        block = KvBlock(
+            tokens_T=prefix_P, keys=keys.clone(), values=values.clone(), start=0, parent=None
+        )
+        self._uncached.add(block)
+        return Match(((block, len(prefix_P)),), len(prefix_P))
 
-    def keep(self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0) -> None:
-        """Puts a prefix, whose KV is given from token `begin` on, into the store if there is, or can be made, room."""
-        short = self.tokens + self.store.missing(prefix_P) - self.limits.kv_tokens
-        if short <= 0 or self.store.evict(short) >= short:
-            self.store.insert(prefix_P, keys, values, begin)
+    def keep(
+        self, prefix_P: IntTokens, keys: torch.Tensor, values: torch.Tensor, begin: int = 0
+    ) -> None:
+        """Cache a prefix, whose KV begins at token `begin`, if it fits or can be made to fit."""
+        short = self.tokens + self.prefix_cache.missing(prefix_P) - self.limits.kv_tokens
+        if short <= 0 or self.prefix_cache.evict(short) >= short:
+            self.prefix_cache.insert(prefix_P, keys, values, begin)

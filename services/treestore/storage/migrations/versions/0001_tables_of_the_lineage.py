@@ -10,10 +10,15 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "groups",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("group_id", sa.Text(), nullable=False),
         sa.Column("label", sa.Text(), server_default="", nullable=False),
@@ -27,12 +32,21 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_groups")),
         sa.UniqueConstraint("run_id", "group_id", name=op.f("uq_groups_run_id_group_id")),
-        sa.UniqueConstraint("run_id", "label", "ordinal", name=op.f("uq_groups_run_id_label_ordinal")),
+        sa.UniqueConstraint(
+            "run_id", "label", "ordinal", name=op.f("uq_groups_run_id_label_ordinal")
+        ),
     )
-    op.create_index("ix_groups_ready", "groups", ["run_id", "purpose", "state", "ordinal"], unique=False)
+    op.create_index(
+        "ix_groups_ready", "groups", ["run_id", "purpose", "state", "ordinal"], unique=False
+    )
     op.create_table(
         "late",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("payload", sa.LargeBinary(), nullable=False),
@@ -44,7 +58,12 @@ def upgrade() -> None:
     op.create_index(op.f("ix_late_tree_id"), "late", ["tree_id"], unique=False)
     op.create_table(
         "leaves",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("segment", sa.LargeBinary(), nullable=False),
         sa.Column("end", sa.BigInteger(), server_default="0", nullable=False),
@@ -53,11 +72,18 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), server_default="", nullable=False),
         sa.Column("completion", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_leaves")),
-        sa.UniqueConstraint("tree_id", "segment", "end", name=op.f("uq_leaves_tree_id_segment_end")),
+        sa.UniqueConstraint(
+            "tree_id", "segment", "end", name=op.f("uq_leaves_tree_id_segment_end")
+        ),
     )
     op.create_table(
         "parked",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("waits_for", sa.LargeBinary(), nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
@@ -73,7 +99,12 @@ def upgrade() -> None:
     op.create_index(op.f("ix_parked_waits_for"), "parked", ["waits_for"], unique=False)
     op.create_table(
         "refused",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("kind", sa.Text(), server_default="", nullable=False),
@@ -90,7 +121,12 @@ def upgrade() -> None:
     op.create_index(op.f("ix_refused_tree_id"), "refused", ["tree_id"], unique=False)
     op.create_table(
         "scores",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("segment", sa.LargeBinary(), nullable=False),
         sa.Column("end", sa.BigInteger(), server_default="0", nullable=False),
@@ -104,11 +140,18 @@ def upgrade() -> None:
         sa.Column("duration_ms", sa.Float(precision=53), server_default="0", nullable=False),
         sa.Column("stored_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_scores")),
-        sa.UniqueConstraint("tree_id", "segment", "end", "scorer", name=op.f("uq_scores_tree_id_segment_end_scorer")),
+        sa.UniqueConstraint(
+            "tree_id", "segment", "end", "scorer", name=op.f("uq_scores_tree_id_segment_end_scorer")
+        ),
     )
     op.create_table(
         "segments",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("id", sa.LargeBinary(), nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("parent", sa.LargeBinary(), nullable=False),
@@ -134,7 +177,13 @@ def upgrade() -> None:
         sa.Column("stored_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_segments")),
         sa.UniqueConstraint("id", name=op.f("uq_segments_id")),
-        sa.UniqueConstraint("tree_id", "parent", "fork", "ordinal", name=op.f("uq_segments_tree_id_parent_fork_ordinal")),
+        sa.UniqueConstraint(
+            "tree_id",
+            "parent",
+            "fork",
+            "ordinal",
+            name=op.f("uq_segments_tree_id_parent_fork_ordinal"),
+        ),
     )
     op.create_table(
         "tallies",
@@ -159,7 +208,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "trees",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("group_id", sa.Text(), nullable=False),
@@ -195,7 +249,9 @@ def upgrade() -> None:
         sa.Column("mean_reward", sa.Float(precision=53), nullable=True),
         sa.Column("policy_step", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_trees")),
-        sa.UniqueConstraint("run_id", "group_id", "tree_index", name=op.f("uq_trees_run_id_group_id_tree_index")),
+        sa.UniqueConstraint(
+            "run_id", "group_id", "tree_index", name=op.f("uq_trees_run_id_group_id_tree_index")
+        ),
         sa.UniqueConstraint("tree_id", name=op.f("uq_trees_tree_id")),
     )
     op.create_index("ix_trees_run_state", "trees", ["run_id", "state"], unique=False)
@@ -204,5 +260,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The store goes forward only: rows are lineage."""
+    """Raise: the store only goes forward, as its rows are the lineage."""
     raise NotImplementedError("the store's schema is never taken back")

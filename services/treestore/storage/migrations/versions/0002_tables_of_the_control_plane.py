@@ -10,16 +10,23 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "batch_trees",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),
         sa.Column("use", sa.Text(), server_default="", nullable=False),
         sa.Column("ordinal", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_batch_trees")),
-        sa.UniqueConstraint("run_id", "tree_id", "use", name=op.f("uq_batch_trees_run_id_tree_id_use")),
+        sa.UniqueConstraint(
+            "run_id", "tree_id", "use", name=op.f("uq_batch_trees_run_id_tree_id_use")
+        ),
     )
     op.create_index("ix_batch_trees_batch", "batch_trees", ["run_id", "ordinal"], unique=False)
     op.create_table(
@@ -36,7 +43,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "dead",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("service", sa.Text(), server_default="", nullable=False),
         sa.Column("stream", sa.Text(), server_default="", nullable=False),
         sa.Column("sequence", sa.BigInteger(), server_default="0", nullable=False),
@@ -46,7 +58,9 @@ def upgrade() -> None:
         sa.Column("stored_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("replays", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_dead")),
-        sa.UniqueConstraint("service", "stream", "sequence", name=op.f("uq_dead_service_stream_sequence")),
+        sa.UniqueConstraint(
+            "service", "stream", "sequence", name=op.f("uq_dead_service_stream_sequence")
+        ),
     )
     op.create_table(
         "desired",
@@ -73,7 +87,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "outbox",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("subject", sa.Text(), server_default="", nullable=False),
         sa.Column("msg_id", sa.Text(), server_default="", nullable=False),
         sa.Column("payload", sa.LargeBinary(), nullable=False),
@@ -82,7 +101,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "policies",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("learner_epoch", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("step", sa.BigInteger(), server_default="0", nullable=False),
@@ -92,7 +116,9 @@ def upgrade() -> None:
         sa.Column("abandoned", sa.Boolean(), nullable=False),
         sa.Column("stored_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_policies")),
-        sa.UniqueConstraint("run_id", "learner_epoch", "step", name=op.f("uq_policies_run_id_learner_epoch_step")),
+        sa.UniqueConstraint(
+            "run_id", "learner_epoch", "step", name=op.f("uq_policies_run_id_learner_epoch_step")
+        ),
     )
     op.create_table(
         "processes",
@@ -135,5 +161,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The store goes forward only: rows are lineage."""
+    """Raise: the store only goes forward, as its rows are the lineage."""
     raise NotImplementedError("the store's schema is never taken back")

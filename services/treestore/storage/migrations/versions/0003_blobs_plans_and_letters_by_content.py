@@ -1,4 +1,4 @@
-"""Blobs and plans; the span of a tree's first claim; dead letters are told apart by their content as well."""
+"""Blobs and plans; the span of a tree's first claim; the content in the key of dead letters."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,11 +10,16 @@ depends_on = None
 
 
 def _serial() -> sa.Column[int]:
-    return sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False)
+    return sa.Column(
+        "n",
+        sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+        autoincrement=True,
+        nullable=False,
+    )
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "blobs",
         sa.Column("digest", sa.LargeBinary(), nullable=False),
@@ -32,12 +37,19 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("record", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("n", name=op.f("pk_plans")),
-        sa.UniqueConstraint("tree_id", "claim_epoch", "number", name=op.f("uq_plans_tree_id_claim_epoch_number")),
+        sa.UniqueConstraint(
+            "tree_id", "claim_epoch", "number", name=op.f("uq_plans_tree_id_claim_epoch_number")
+        ),
     )
-    op.add_column("trees", sa.Column("claim_traceparent", sa.Text(), server_default="", nullable=False))
+    op.add_column(
+        "trees", sa.Column("claim_traceparent", sa.Text(), server_default="", nullable=False)
+    )
     with op.batch_alter_table("dead") as dead:
-        dead.add_column(sa.Column("digest", sa.LargeBinary(), server_default=sa.text("''"), nullable=False))
+        dead.add_column(
+            sa.Column("digest", sa.LargeBinary(), server_default=sa.text("''"), nullable=False)
+        )
         dead.drop_constraint(op.f("uq_dead_service_stream_sequence"), type_="unique")
         dead.create_unique_constraint(
-            op.f("uq_dead_service_stream_sequence_digest"), ["service", "stream", "sequence", "digest"]
+            op.f("uq_dead_service_stream_sequence_digest"),
+            ["service", "stream", "sequence", "digest"],
         )

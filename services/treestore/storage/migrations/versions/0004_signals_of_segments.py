@@ -10,5 +10,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
-    op.add_column("segments", sa.Column("signals", sa.LargeBinary(), server_default=sa.text("''"), nullable=False))
+    """Apply the migration."""
+    op.add_column(
+        "segments",
+        sa.Column("signals", sa.LargeBinary(), server_default=sa.text("''"), nullable=False),
+    )

@@ -1,4 +1,6 @@
-"""Allocations of groups, how many of a group's trees suffice, and until which policy it may be trained on."""
+"""Allocations of groups, the trees that suffice for a group, and the last policy for which it may
+be used.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "allocations",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -21,4 +23,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "ordinal", name=op.f("pk_allocations")),
     )
     for name, default in {"take": "0", "take_in_order": "0", "last_step": "-1"}.items():
-        op.add_column("groups", sa.Column(name, sa.BigInteger(), server_default=default, nullable=False))
+        op.add_column(
+            "groups", sa.Column(name, sa.BigInteger(), server_default=default, nullable=False)
+        )

@@ -1,4 +1,4 @@
-"""The room that control gives trees while they grow."""
+"""Growth budgets of growing trees."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "rooms",
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),

@@ -10,10 +10,15 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "batch_replays",
-        sa.Column("n", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column(
+            "n",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=True,
+            nullable=False,
+        ),
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("ordinal", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("tree_id", sa.LargeBinary(), nullable=False),

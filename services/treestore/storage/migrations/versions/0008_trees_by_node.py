@@ -1,4 +1,4 @@
-"""How many trees each node grew to the end, so that nobody has to count them; policies of a run in order."""
+"""Number of trees that each node grew; policies of a run in order."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_table(
         "grown",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -21,5 +21,6 @@ def upgrade() -> None:
     op.create_index("ix_policies_run", "policies", ["run_id", "n"])
     op.execute(
         "INSERT INTO grown (run_id, node_id, trees) "
-        "SELECT run_id, grown_node, COUNT(*) FROM trees WHERE grown_node <> '' GROUP BY run_id, grown_node"
+        "SELECT run_id, grown_node, COUNT(*) FROM trees WHERE grown_node <> ''"
+        " GROUP BY run_id, grown_node"
     )

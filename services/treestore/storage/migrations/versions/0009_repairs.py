@@ -1,4 +1,4 @@
-"""How a leaf's path could be put right, as its scorer says (SCOPE)."""
+"""Repairs of a leaf's path, as its scorer reports them (SCOPE)."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,5 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.add_column("scores", sa.Column("repair", sa.LargeBinary(), nullable=True))

@@ -1,4 +1,6 @@
-"""Indices for what was scanned; counts that transactions keep; whose doing the rows are that nobody asked for."""
+"""Indices for queries that scanned; counts that transactions keep; the owners of rows of rejected
+events.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,13 +12,19 @@ down_revision = "0009"
 branch_labels = None
 depends_on = None
 
-_STATES = {"trees_growing": 1, "trees_scoring": 2, "trees_closed": 3, "trees_consumed": 4, "trees_dropped": 5}
+_STATES = {
+    "trees_growing": 1,
+    "trees_scoring": 2,
+    "trees_closed": 3,
+    "trees_consumed": 4,
+    "trees_dropped": 5,
+}
 _BOUNDED = {"parked": "payload", "refused": "payload", "late": "payload", "dead": "letter"}
 _PAGE = 100  # dead letters read at once: each may have a megabyte
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     op.create_index("ix_trees_run", "trees", ["run_id", "n"])
     op.create_index("ix_batch_trees_tree", "batch_trees", ["tree_id"])
     op.create_index("ix_parked_parked_ms", "parked", ["parked_ms"])
@@ -37,7 +45,10 @@ def _count() -> None:
     )
     into = "INSERT INTO counts (run_id, name, count) "
     for name, state in _STATES.items():
-        op.execute(f"{into}SELECT run_id, '{name}', COUNT(*) FROM trees WHERE state = {state} GROUP BY run_id")
+        op.execute(
+            f"{into}SELECT run_id, '{name}', COUNT(*) FROM trees WHERE state = {state}"
+            " GROUP BY run_id"
+        )
     for name in ("segments", "leaves", "scores"):
         of_trees = f"FROM {name} JOIN trees ON trees.tree_id = {name}.tree_id GROUP BY trees.run_id"
         op.execute(f"{into}SELECT trees.run_id, '{name}', COUNT(*) {of_trees}")
@@ -49,7 +60,9 @@ def _attribute() -> None:
         if table != "parked":
             op.add_column(table, sa.Column("run_id", sa.Text(), server_default="", nullable=False))
         op.add_column(table, sa.Column("node", sa.Text(), server_default="", nullable=False))
-        op.add_column(table, sa.Column("bytes", sa.BigInteger(), server_default="0", nullable=False))
+        op.add_column(
+            table, sa.Column("bytes", sa.BigInteger(), server_default="0", nullable=False)
+        )
         op.execute(f"UPDATE {table} SET bytes = LENGTH({column})")
         op.create_index(f"ix_{table}_held", table, ["run_id", "node", "bytes"])
     for table in ("refused", "late", "parked"):
@@ -66,6 +79,10 @@ def _attribute_letters() -> None:
     while rows := connection.execute(page, {"last": last}).all():
         for n, letter in rows:
             words = events_pb2.DeadLetter.FromString(bytes(letter)).subject.split(".")
-            run_id = words[1] if words[0] in ("lineage", "growth", "train") and len(words) > 1 else ""
-            connection.execute(sa.text("UPDATE dead SET run_id = :run WHERE n = :n"), {"run": run_id, "n": n})
+            run_id = (
+                words[1] if words[0] in ("lineage", "growth", "train") and len(words) > 1 else ""
+            )
+            connection.execute(
+                sa.text("UPDATE dead SET run_id = :run WHERE n = :n"), {"run": run_id, "n": n}
+            )
         last = rows[-1].n

@@ -1,4 +1,4 @@
-"""What the model of a run bounds, its tokenizer, and batches that ended their learners (ADR 051)."""
+"""Bounds by the model of a run, its tokenizer, and batches that ended their learners (ADR 051)."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,13 +10,17 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Applies it."""
+    """Apply the migration."""
     for name in ("vocabulary", "longest_path"):
         op.add_column("runs", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
-    op.add_column("runs", sa.Column("joined", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.add_column(
+        "runs", sa.Column("joined", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )
     op.add_column("runs", sa.Column("tokenizer", sa.LargeBinary(), nullable=True))
     for name in ("failures", "failed_epoch"):
-        op.add_column("batches", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False))
+        op.add_column(
+            "batches", sa.Column(name, sa.BigInteger(), server_default="0", nullable=False)
+        )
     for name in ("failed", "set_aside"):
         op.add_column("batches", sa.Column(name, sa.Text(), server_default="", nullable=False))
     op.create_table(

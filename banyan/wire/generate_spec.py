@@ -1,0 +1,117 @@
+"""The JSON that says how a tree grows (`TreeSpec.generate_json`): its fields, types and defaults.
+
+The gateway writes it, nodes grow by it, the store bounds segments by it and the learner builds the
+tree policy from it; all do so through GenerateSpec.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from banyan.errors import InvalidInput
+from banyan.segment import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateSpec:
+    """A tree policy with its settings, and the sampling of its tokens.
+
+    name: tree policy, a registered name or module:attribute
+    max_new_tokens: tokens of the answer that a path may have at most
+    settings: settings of the tree policy
+    temperature: divides the logits; 0 takes the likeliest token
+    top_p: nucleus mass; 1 for all tokens
+    top_k: number of likeliest tokens that are kept; 0 for all
+    stop: strings that end a path
+    logit_bias: pairs of token id and the value added to its logit before the temperature
+    """
+
+    name: str
+    max_new_tokens: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> "GenerateSpec":
+        """Return the spec of a text; fields beside `name` and `max_new_tokens` have defaults.
+
+        Raises InvalidInput if the text is no such object. Unknown fields are ignored, so that a
+        newer gateway may add some.
+        """
+        try:
+            return cls._of(json.loads(text))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"generate_json is unusable: {error!r}") from None
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> "GenerateSpec":
+        given: dict[str, Any] = {
+            name: read(values[name]) for name, read in _READ.items() if name in values
+        }
+        return cls(**given)
+
+    def to_json(self) -> str:
+        """Return the spec as text, without an empty logit bias."""
+        values: dict[str, Any] = {
+            "name": self.name,
+            "settings": dict(self.settings),
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop": list(self.stop),
+        }
+        if self.logit_bias:
+            values["logit_bias"] = [list(pair) for pair in self.logit_bias]
+        return json.dumps(values)
+
+    def sampling(self, seed: int) -> Sampling:
+        """Return the sampling parameters of a tree with this seed."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_new_tokens=self.max_new_tokens,
+            stop=self.stop,
+            bias=self.logit_bias,
+            seed=seed,
+        )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no object")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is no list")
+    return tuple(_text(value) for value in values)
+
+
+def _bias(pairs: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((int(token), float(added)) for token, added in pairs)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "name": _text,
+    "settings": _object,
+    "max_new_tokens": int,
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "stop": _texts,
+    "logit_bias": _bias,
+}

@@ -1,0 +1,78 @@
+"""Requests to an engine for the expansions of one tree."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from banyan import order
+from banyan.draws import branch_key
+from banyan.plugins import Branch, Expansion
+from banyan.segment import IntTokens
+from banyan.tree import Tree
+from services.rollout.engines.port import Request
+from services.rollout.growth.spec import GrowSpec
+
+
+@dataclass(slots=True)
+class RequestBuilder:
+    """Builder of requests for one tree under one claim.
+
+    spec: assignment of the tree.
+    tree: the tree, which the builder only reads.
+    claim: epoch of the claim.
+    """
+
+    spec: GrowSpec
+    tree: Tree
+    claim: int
+    _paths: dict[bytes, order.Path] = field(init=False, default_factory=dict)  # known so far
+
+    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
+        """Return the engine's key of a branch; those of two claims on one tree differ."""
+        return (self.spec.tree_id, self.claim, branch)
+
+    def build(
+        self, expansions: Collection[Expansion], ending: Collection[Branch]
+    ) -> tuple[Request, ...]:
+        """Return a request for each expansion; those at one place share the array of their prefix.
+
+        ending: branches whose forced tokens end their path. One token is sampled after these, only
+        so that the engine reports the forced ones; nothing follows an end.
+        """
+        prefixes: dict[tuple[bytes, int], IntTokens] = {}
+        requests = []
+        for expansion in expansions:
+            branch = expansion.branch
+            place = (branch.parent, branch.fork)
+            if place not in prefixes:
+                prefixes[place] = self.tree.prefix_tokens(*place)
+                prefixes[place].flags.writeable = False
+            requests.append(self._request(expansion, prefixes[place], branch in ending))
+        return tuple(requests)
+
+    def logical_place(self, segment_id: bytes) -> tuple[int, ...]:
+        """Return the logical place of a segment as a flat tuple, which engines can compare."""
+        return tuple(chain.from_iterable(order.path(segment_id, self.tree.segments, self._paths)))
+
+    def _request(self, expansion: Expansion, prefix_P: IntTokens, ending: bool) -> Request:
+        branch, sampling = expansion.branch, expansion.sampling
+        if ending:
+            sampling = replace(sampling, max_new_tokens=1)
+        assert self.tree.root is not None
+        path_tokens = len(prefix_P) - len(self.tree.root)
+        longest = path_tokens + len(expansion.forced) + sampling.max_new_tokens
+        return Request(
+            key=self.key(branch),
+            prefix_P=prefix_P,
+            draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
+            sampling=sampling,
+            keep=longest < self.spec.max_path_tokens,
+            order=(
+                *self.spec.order,
+                *self.logical_place(branch.parent),
+                branch.fork,
+                branch.ordinal,
+            ),
+            forced=expansion.forced,
+            signals=expansion.signals,
+        )

@@ -1,0 +1,65 @@
+"""Events that are sent at once: ends of trees, and those of trees whose policy needs an answer."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from services.rollout.growth.grower import GrowthStep
+from services.rollout.node.active_trees import ActiveTree
+from services.rollout.node.config import NodeConfig
+from services.rollout.node.event_reporter import EventReporter
+from tests.rollout.clients.test_events import segment
+
+
+class Publisher:
+    """A count of events and of flushes."""
+
+    def __init__(self):
+        self.events, self.flushes = 0, 0
+
+    async def put(self, event, done=None):
+        self.events += 1
+
+    def flush_soon(self):
+        self.flushes += 1
+
+
+class Blobs:
+    async def lighten(self, event):
+        return event
+
+
+def tree(waits=False, **tree_policy):
+    spec = SimpleNamespace(tree_id=b"t" * 32, policy=SimpleNamespace(**tree_policy), traceparent="")
+    return ActiveTree(
+        spec=spec,  # type: ignore[arg-type]
+        grower=SimpleNamespace(waits=waits),  # type: ignore[arg-type]
+        epoch=1,
+        delivery=None,  # type: ignore[arg-type]
+        span=SimpleNamespace(traceparent=""),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "of, grown, flushes",
+    [
+        (tree(), None, 0),
+        (tree(), (), 1),
+        (tree(waits=True), None, 1),
+        (tree(needs_scores=True), None, 1),
+        (tree(needs_room=True), None, 0),
+    ],
+)
+async def test_ends_and_needed_answers_are_sent_at_once(of, grown, flushes):
+    publisher, completed = Publisher(), []
+    reporter = EventReporter(
+        NodeConfig(run_id="run", node_id="node", max_branches=8),
+        publisher,  # type: ignore[arg-type]
+        blobs=Blobs(),  # type: ignore[arg-type]
+        spans=SimpleNamespace(ended=lambda tree, segments: None),  # type: ignore[arg-type]
+        completer=SimpleNamespace(begin=completed.append),  # type: ignore[arg-type]
+    )
+    step = GrowthStep(segments=(segment(1, 3),), grown=grown)
+    await reporter.report([(tree(), GrowthStep(segments=(segment(0, 3),))), (of, step)])
+    assert (publisher.events, publisher.flushes) == (1 + (grown is not None), flushes)
+    assert completed == ([of] if grown is not None else [])
