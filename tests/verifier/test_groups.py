@@ -253,7 +253,9 @@ async def test_a_verifier_that_was_killed_in_between_leaves_nothing_undone_or_do
         )
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
         again.leaves.extend(tree.leaves)
-        await store.publish(store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), prefix="again")
+        await store.publish(
+            store.forge.item("grown", events_pb2.TreesGrown(trees=[again])), prefix="again"
+        )
         await eventually(lambda: counted(store, spec, None, 4))
     assert await scores(store, spec.tree_id) == [("majority", v, 0.5) for v in (1.0, 0.0, 1.0, 0.0)]
     stats = await rpc.call(store.trees.GetStats, ts.GetStatsRequest(run_id=store.forge.run_id))
