@@ -1,7 +1,8 @@
-"""A state folder that an earlier layout of the code left goes on: its database, its checkpoint and its recipe.
+"""A state folder of an earlier layout of the code goes on: database, checkpoint and recipe.
 
-`stored/made-before-packages.tar.xz` holds a run of six steps, stopped after five, as the version before ADR 056 wrote it:
-its SQLite store, its newest checkpoint, and its model of a few thousand weights. NATS' files are not in it.
+`stored/made-before-packages.tar.xz` holds a run of six steps, stopped after five, as the version
+before ADR 056 wrote it: its SQLite store, its newest checkpoint, and its model of a few thousand
+weights. NATS' files are not in it.
 """
 
 import tarfile

@@ -168,7 +168,7 @@ async def grow_silently(
     store: Store, spec: tree_pb2.TreeSpec, texts: list[str]
 ) -> events_pb2.TreeGrown:
     """Publish all of a tree except its end, which is returned."""
-    await store.say(store.forge.opened(spec, store.epoch))
+    await store.publish(store.forge.opened(spec, store.epoch))
     epoch, root = await store.claim(spec.tree_id), store.forge.root(spec)
     leaves = [store.forge.child(root, n, text=text) for n, text in enumerate(texts)]
     await store.publish(store.forge.segments(root, *leaves, epoch=epoch))

@@ -183,35 +183,35 @@ async def test_a_slow_scorer_of_groups_does_not_either(bus: Bus, eventually: Any
         assert not handler.done[SLOW]
 
 
-class Played:
-    """A consumer, and the bus that has it: gives its messages once, and notes in `said` what is said in order."""
+class RecordingBus:
+    """A consumer and its bus, which delivers its messages once and records the answers in order."""
 
     def __init__(self, subject: str, messages: Sequence[Any]) -> None:
-        self.said: list[str] = []
+        self.answers: list[str] = []
         self.closed = asyncio.Event()
-        self._left = [Told(self.said, subject, message) for message in messages]
+        self._left = [RecordedDelivery(self.answers, subject, message) for message in messages]
 
-    async def consumer(self, *_: Any, **__: Any) -> "Played":
+    async def consumer(self, *_: Any, **__: Any) -> "RecordingBus":
         return self
 
-    async def fetch(self, *_: Any) -> "list[Told]":
-        found, self._left = self._left, []
+    async def fetch(self, *_: Any) -> "list[RecordedDelivery]":
+        messages, self._left = self._left, []
         await asyncio.sleep(0)
-        return found
+        return messages
 
     async def close(self) -> None:
         await asyncio.sleep(0)
-        self.said.append("close")
+        self.answers.append("close")
         self.closed.set()
 
 
-class Told:
-    """One message of it."""
+class RecordedDelivery:
+    """A message of that bus."""
 
     attempts = 1
 
-    def __init__(self, said: list[str], subject: str, message: Any) -> None:
-        self._said, self.subject, self._message = said, subject, message
+    def __init__(self, answers: list[str], subject: str, message: Any) -> None:
+        self._answers, self.subject, self._message = answers, subject, message
         self.run_id, self.data = SLOW, message.SerializeToString()
 
     def decode(self, _: type) -> Any:
@@ -221,10 +221,10 @@ class Told:
         pass
 
     async def ack(self) -> None:
-        self._said.append("ack")
+        self._answers.append("ack")
 
     async def nak(self, delay_s: float) -> None:
-        self._said.append(f"again in {delay_s:.0f} s")
+        self._answers.append(f"again in {delay_s:.0f} s")
 
 
 def _leaves(number: int) -> events_pb2.LeavesFinished:
@@ -241,30 +241,30 @@ def _ended(number: int) -> events_pb2.TreesGrown:
 
 
 @pytest.mark.parametrize("kind", ["leaf", "grown"])
-async def test_at_its_end_a_consumer_takes_no_more_then_gives_back_what_waits_then_ends_what_is_under_way(
+async def test_a_stop_ends_the_fetching_then_returns_waiting_messages_then_drains(
     eventually: Any, kind: str
 ) -> None:
     handler, stop, waiting = Handler(), asyncio.Event(), 2 if kind == "leaf" else 0
     say = _leaves if kind == "leaf" else _ended
-    played: Any = Played(
+    recording: Any = RecordingBus(
         subjects.lineage(SLOW, kind), [say(number) for number in range(MOST + waiting)]
     )
     one: Any = (
-        LeafConsumer(played, Store(), handler, MOST)
+        LeafConsumer(recording, Store(), handler, MOST)
         if kind == "leaf"
-        else GroupConsumer(played, handler)
+        else GroupConsumer(recording, handler)
     )  # type: ignore[arg-type]
     running = asyncio.create_task(one.run(stop))
     await eventually(lambda: handler.begun[SLOW] == MOST)
     one.pulse._clock = lambda: 1e12
     assert "taking messages" in one.pulse.late  # had the last fetch not ended
     stop.set()
-    await asyncio.wait_for(played.closed.wait(), 5.0)
+    await asyncio.wait_for(recording.closed.wait(), 5.0)
     first = ["close", *["again in 0 s"] * waiting]
-    await eventually(lambda: len(played.said) >= len(first))
-    assert played.said == first and not running.done() and not handler.done
+    await eventually(lambda: len(recording.answers) >= len(first))
+    assert recording.answers == first and not running.done() and not handler.done
     one.pulse._clock = lambda: 1e13
     assert not one.pulse.late  # scores that end have their own deadlines
     handler.go.set()
     await asyncio.wait_for(running, 5.0)
-    assert played.said == first + ["ack"] * MOST
+    assert recording.answers == first + ["ack"] * MOST

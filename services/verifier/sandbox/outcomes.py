@@ -22,10 +22,13 @@ def outcomes(
     scorer: name of the scorer, for the log.
     """
     items = answer.get("group")
-    if isinstance(items, list) and len(items) == count:
-        if all(isinstance(item, dict) for item in items):
-            return [_outcome(item, deadline_s, scorer) for item in items]
+    if isinstance(items, list) and _are_outcomes(items, count):
+        return [_outcome(item, deadline_s, scorer) for item in items]
     return [_outcome(answer, deadline_s, scorer)] * count
+
+
+def _are_outcomes(items: list[Any], count: int) -> bool:
+    return len(items) == count and all(isinstance(item, dict) for item in items)
 
 
 def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Scored | Unscorable:

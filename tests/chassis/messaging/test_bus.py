@@ -286,7 +286,7 @@ async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
 async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(
     nats_server,
 ) -> None:
-    """What is under way at a stop is still published: the answer may come when nobody waits for it any more."""
+    """Work under way at a stop is still published, though the answer may come unawaited."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, 0.05) == []
@@ -301,7 +301,7 @@ async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as
 
 
 async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_server) -> None:
-    """What waits to be written is more than the client holds: it makes everybody wait for the broker."""
+    """More waits to be written than the client buffers, so every call waits for the broker."""
     bus = await _bus(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, 0.05) == []

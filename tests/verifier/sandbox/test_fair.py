@@ -216,7 +216,7 @@ class Standing:
     [(False, 64, ["a1"]), (True, 64, ["a1", "a2", "b1"]), (False, 0, ["a1", "a2", "b1"])],
     ids=["counted together", "counted apart", "no processes"],
 )
-async def test_scores_whose_processes_are_counted_together_take_turns_run_by_run_whatever_their_scorer(
+async def test_scores_whose_processes_are_counted_together_take_turns_across_scorers(
     monkeypatch: pytest.MonkeyPatch,
     eventually: Any,
     apart: bool,
