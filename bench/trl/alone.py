@@ -112,15 +112,14 @@ def alone() -> Iterator[None]:
         def pack(pieces: Iterable[Any], _: int) -> list[packing.PackedSequence]:
             return packing.pack(pieces, budget)
 
-        return study(
-            scored, estimator, stale, policy, 0, pack=pack
-        )  # with a budget of 0 each path is a piece
+        # With a budget of 0 each path is a part of its own.
+        return study(scored, estimator, stale, policy, 0, pack=pack)
 
     with (
         mock.patch.object(engine, "next_wave", wave),
         mock.patch.object(KvBudget, "keep", lambda *_: None),
         mock.patch.object(KvBudget, "worth_sharing", lambda *_: False),
-        mock.patch.object(packing, "_common", lambda pieces: 0),
+        mock.patch.object(packing, "_shared_trunk", lambda parts: 0),
         mock.patch.object(oneprocess, "study", lesson),
     ):
         yield
