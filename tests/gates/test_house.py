@@ -53,7 +53,9 @@ def length(function: Function) -> int:
 OURS = ("banyan", "methods", "services")
 
 
-@pytest.mark.parametrize(("most", "folders"), [(15, ("banyan", "services")), (20, ("tests", "bench"))])
+@pytest.mark.parametrize(
+    ("most", "folders"), [(15, ("banyan", "services")), (20, ("tests", "bench"))]
+)
 def test_a_folder_can_be_read_at_a_glance(most: int, folders: tuple[str, ...]) -> None:
     held: dict[str, int] = defaultdict(int)
     for path in sources(*folders):
@@ -105,7 +107,9 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     relative = []
     for path in sources(*OURS):
         for node in ast.walk(parsed(path)):
-            if isinstance(node, (ast.Module, ast.ClassDef, *Function.__args__)) and (doc := ast.get_docstring(node)):
+            if isinstance(node, (ast.Module, ast.ClassDef, *Function.__args__)) and (
+                doc := ast.get_docstring(node)
+            ):
                 first = re.match(r"\W*([\w'-]*)", doc)
                 if first and first[1].lower() in RELATIVE:
                     relative.append(f"{name(path)}:{getattr(node, 'lineno', 1)} {doc[:60]}")

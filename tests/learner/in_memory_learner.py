@@ -213,7 +213,7 @@ class Rig:
             await torch_thread.load(
                 kept[0] if kept else self.model, resumed=kept is not None, base=self.model
             )
-            keeper = Checkpointer(
+            checkpointer = Checkpointer(
                 self.folder / "checkpoints",
                 self.model,
                 torch_thread,
@@ -222,19 +222,19 @@ class Rig:
             self.learner = Learner(
                 RUN,
                 self.recipe,
-                self.held_out,
+                held_out=self.held_out,
                 store=self.store,
                 trigger=ClosedTrees(),
                 torch_thread=torch_thread,
                 weights=self.weights,
-                keeper=keeper,
+                checkpointer=checkpointer,
                 address="here:1",
                 tick_s=0.05,
             )
             await asyncio.wait_for(
                 self.learner.work(kept[1] if kept else None, stop or asyncio.Event()), 30
             )
-            keeper.done()
+            checkpointer.done()
         finally:
             torch_thread.done()
 

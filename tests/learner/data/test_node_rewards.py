@@ -28,6 +28,7 @@ from services.learner.data import from_store
 from services.learner.data.prepare import Lesson, study
 from services.rollout.clients import messages
 from services.rollout.engines.scripted.engine import build
+from services.rollout.growth import scores
 from services.rollout.growth.grower import Grower, GrowthStep
 from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
@@ -226,7 +227,7 @@ def test_a_tree_policy_that_scores_places_trains_on_them(world: World, name: str
     for place, value in zip(firsts, (1.0, 0.0), strict=True):
         world.ingest(score(world.forge, tree_spec.tree_id, place, value))
     (tree,) = world.database.query(lambda c: trees.read(c, [tree_spec.tree_id]))
-    run.tell(run.grower.scored(tree.scores))
+    run.tell(run.grower.scored(scores.from_wire(tree.scores)))
     run.engine_steps()
     leaves = [leaf for leaf in run.grower.leaves if leaf not in firsts]
     assert run.inside == tuple(sorted(firsts)), "the end of growth names them"

@@ -153,7 +153,7 @@ async def test_peft_loads_a_checkpoint_with_the_trained_logits(
     await thread.load(tiny_folder, resumed=False, base=tiny_folder)
     for step in range(2):
         thread.trainer.step(sequences_of(forest, step), step)
-    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), apart=True)
+    snapshot = await thread.snapshot(Mark(RUN, 1, 2, 2, "ab"), copied=True)
     path = checkpoint.write(tmp_path / "checkpoints", snapshot, tiny_folder)
     assert sorted(p.name for p in path.iterdir()) == [
         *(

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.learner.flat import gathered, sequences, summed
-from tests.learner.rig import MemoryStore, Rig, grown, recipe, straight
 
 from banyan.recipe import Optimise
 from services.learner import losses
@@ -17,7 +15,9 @@ from services.learner.data.prepare import study
 from services.learner.model.load import prepare
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer, settle
-from tests.learner.losses.test_losses_exact import batch, exact, rows_of
+from tests.learner.flat_reference import gathered, sequences, summed
+from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe, straight
+from tests.learner.mixed_batches import batch, exact, sequences_of
 
 RATE, CLIP = 0.02, 0.5
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -67,7 +67,7 @@ def minibatches(
     rows, flat = [], []
     for part in range(count):
         views, leaf_G_L = batch(seed + part)
-        rows.append(rows_of(views, leaf_G_L, losses.build(name, loss_settings), 60))
+        rows.append(sequences_of(views, leaf_G_L, losses.build(name, loss_settings), 60))
         flat.append(sequences(views, leaf_G_L))
     return rows, flat
 
@@ -150,7 +150,7 @@ def test_groups_are_dealt_whole_and_those_that_teach_nothing_take_no_step(forest
             groups, Grpo(), lambda _tree, _leaf: False, b"now", 7, minibatches=minibatches
         )
         assert (
-            sum(lesson.sizes) == len(lesson.rows) == 3
+            sum(lesson.sizes) == len(lesson.sequences) == 3
         )  # a row holds one tree: the budget is 7 tokens
         return lesson.sizes
 

@@ -97,7 +97,7 @@ def test_pairs_are_siblings_the_better_one_first(forest: Any) -> None:
     leaves = [view.leaf_node_L[i] for i in range(4)]
     assert chosen == [(nodes[0], nodes[1]), (leaves[0], leaves[1])], names
     row = losses.build("dpo", {}).targets
-    piece = next(pairs.pieces(view, leaf_L, None, b"now", 99, row))
+    piece = next(pairs.parts(view, leaf_L, None, policy=b"now", budget=99, targets=row))
     assert [p.token_T.tolist() for p in piece.paths] == [[4, 6], [5, 6], [8], [9]]
     assert [p.advantage_T[0] for p in piece.paths] == [1, -1, 1, -1]
     masked = pairs.pairs(view, np.array([np.nan, -0.5, -0.5, -0.5]), None, row)

@@ -37,7 +37,7 @@ def lesson(name: str, share: float | None) -> Lesson:
 
 def stepped(make: Callable[..., Any], batch: Lesson) -> StepReport:
     settle(1)
-    return Trainer(prepare(make(0)), Optimise()).step(batch.rows, 0)
+    return Trainer(prepare(make(0)), Optimise()).step(batch.sequences, 0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8, None])

@@ -111,10 +111,21 @@ def test_a_cost_by_hand() -> None:
     empty = np.zeros(0)
     three = np.arange(3)
     path = unroll.Path(
-        three + 1, three, three + 1.0, three * 0.0, three * 0.0, three > 9, three * 0.0, empty
+        predictor_T=three + 1,
+        token_T=three,
+        temperature_T=three + 1.0,
+        behaviour_T=three * 0.0,
+        drawn_T=three * 0.0,
+        foreign_T=three > 9,
+        advantage_T=three * 0.0,
+        head_T=empty,
     )
     piece = TreePart(
-        np.arange(5), np.arange(5), np.zeros(5, np.int64), np.zeros(5, np.int64), (path,)
+        token_U=np.arange(5),
+        position_U=np.arange(5),
+        enter_U=np.zeros(5, np.int64),
+        leave_U=np.zeros(5, np.int64),
+        paths=(path,),
     )
     assert COSTS.of(piece) == 5 + 0.01 * 15 + 0.5 * 3
 
