@@ -70,7 +70,9 @@ class Details(
     compression: Any = None
 
 
-class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+class _Bearer(  # type: ignore[type-arg]
+    grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
+):
     def __init__(self, secret: str) -> None:
         self._secret = secret
 

@@ -25,7 +25,7 @@ class Sent:
 
     @property
     def whole(self) -> bool:
-        """Whether the version can be rebuilt from itself alone."""
+        """The answer to whether the version can be rebuilt from itself alone."""
         return self.link.parent is None
 
 
