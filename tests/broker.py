@@ -17,7 +17,8 @@ _MAX_FILE_STORE = (
 class NatsServer:
     """A nats-server with an account for each of the next tests.
 
-    All name their streams alike, and no account sees another's. A test may kill it and start it again on the same port and files.
+    All name their streams alike, and no account sees another's. A test may kill it and start it
+    again on the same port and files.
     """
 
     def __init__(self, folder: Path) -> None:

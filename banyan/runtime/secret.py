@@ -70,8 +70,9 @@ class Details(
     compression: Any = None
 
 
-class _Bearer(  # type: ignore[type-arg]
-    grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
+class _Bearer(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
 ):
     def __init__(self, secret: str) -> None:
         self._secret = secret

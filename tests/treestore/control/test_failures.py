@@ -30,7 +30,7 @@ def test_the_second_learner_that_fails_on_a_batch_has_it_set_aside(world: World)
     commit(world, 0, groups[:1])
     assert (_fails(world, 1), _fails(world, 1)) == (1, 1)  # one learner, however often it reports
 
-    def read() -> Any:
+    def read() -> object:
         return world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))
 
     assert not read().set_aside
