@@ -11,6 +11,8 @@ BanyanError
 """
 
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from banyan.reasons import Reason
 
@@ -80,3 +82,20 @@ def with_place(error: Exception) -> str:
     5)`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
+
+
+@contextmanager
+def users_code(
+    message: Callable[[Exception], str], passing: tuple[type[Exception], ...] = (BanyanError,)
+) -> Iterator[None]:
+    """Turn whatever a user's code raises in the block into InvalidInput.
+
+    message: text for the error that it raised
+    passing: errors that leave the block as they are
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        raise InvalidInput(message(error)) from error

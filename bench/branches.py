@@ -8,6 +8,7 @@ and medians are compared.
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,8 @@ class Rivals:
                 .integers(1000, 40_000, (prompts, length))
                 .astype(np.int32)
             )
-            ours.append(_seconds(lambda p=ids: self.engine(p, branches, new)))  # type: ignore[misc]
-            theirs.append(_seconds(lambda p=ids: self.generate(p, branches, new)))  # type: ignore[misc]
+            ours.append(_seconds(partial(self.engine, ids, branches, new)))
+            theirs.append(_seconds(partial(self.generate, ids, branches, new)))
         wall = [median([seconds for seconds, _ in runs]) for runs in (ours, theirs)]
         processor = [median([seconds for _, seconds in runs]) for runs in (ours, theirs)]
         return wall[0], wall[1], processor[1] / processor[0]

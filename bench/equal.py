@@ -10,6 +10,7 @@ Neither tokens nor accuracy depend on other load of the machine.
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def run() -> Result:
     cells = Cells(PATH, wanted())
     for seed in SEEDS:
         for name in (RIVAL, *TREES):
-            cells.get(_key(name, seed), lambda name=name, seed=seed: _measured(name, seed))  # type: ignore[misc]
+            cells.get(_key(name, seed), partial(_measured, name, seed))
     missing = [
         _key(name, seed)
         for name in (RIVAL, *TREES)

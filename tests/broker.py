@@ -1,4 +1,4 @@
-"""A real nats-server that serves one test after the other, each in an account of its own, until a test kills it."""
+"""A real nats-server that serves tests in turn, each in its own account, until one kills it."""
 
 import os
 import signal
@@ -15,9 +15,10 @@ _MAX_FILE_STORE = (
 
 
 class NatsServer:
-    """A nats-server with an account for each of the next tests: all name their streams alike, and no account sees another's.
+    """A nats-server with an account for each of the next tests.
 
-    A test may kill it and start it again on the same port and files.
+    All name their streams alike, and no account sees another's. A test may kill it and start it
+    again on the same port and files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +40,10 @@ class NatsServer:
         server_module.await_listening(self.address, self.process, log)
 
     def next_account(self) -> bool:
-        """Goes on to an account that no test has used; False if there is none, or a test killed this server."""
+        """Go on to an account that no test has used.
+
+        Return False if there is none, or a test killed this server.
+        """
         url = self._next()
         if not url or self._touched or self.process.poll() is not None:
             return False
@@ -75,7 +79,10 @@ def _account(n: int) -> str:
 
 
 class Brokers:
-    """The server of a session of tests, replaced when its accounts are used up or a test killed it."""
+    """The server of a session of tests.
+
+    It is replaced when its accounts are used up or a test killed it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Fixtures that meet the real thing: a nats-server on a free port, and waiting for conditions with a deadline."""
+"""Fixtures that meet the real thing: a nats-server, and waits for conditions with a deadline."""
 
 import asyncio
 import os
@@ -28,7 +28,10 @@ def nats_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Br
 
 @pytest.fixture
 def nats_server(nats_brokers: broker.Brokers) -> NatsServer:
-    """A real nats-server, in an account without streams that no other test sees. The test may kill it and start it again."""
+    """A real nats-server, in an account without streams that no other test sees.
+
+    The test may kill it and start it again.
+    """
     return nats_brokers.lend()
 
 

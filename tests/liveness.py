@@ -1,4 +1,7 @@
-"""Whether a service answers for its loops and threads: each pulse of it, once late, is NOT_SERVING under `liveness`."""
+"""A service's answers for its loops and threads.
+
+Each pulse of it, once late, is NOT_SERVING under `liveness`.
+"""
 
 from collections.abc import Iterable
 
@@ -26,7 +29,7 @@ class Clock:
 
 
 async def answers_for(address: str, pulses: Iterable[str]) -> None:
-    """Fails unless each of these pulses alone, once it is late, makes the service at `address` say NOT_SERVING."""
+    """Fail unless each of these pulses alone, once late, makes `address` say NOT_SERVING."""
     async with rpc.channel(address) as channel:
         await wait_until(lambda: _says(channel, SERVING, ""), 30.0, "the service serves")
         await wait_until(lambda: _says(channel, SERVING), 10.0, "no pulse is late")

@@ -13,7 +13,12 @@ import pytest
 
 @dataclass(frozen=True)
 class Network:
-    """The address of this host on the wire, the command that runs something on the other host, and its end of the wire."""
+    """A wire to another host.
+
+    address: of this host on the wire
+    inside: command that runs something on the other host
+    device: the other host's end of the wire
+    """
 
     address: str
     inside: tuple[str, ...]
@@ -21,7 +26,10 @@ class Network:
     device: str
 
     def cut(self) -> None:
-        """Silences the other host, as a loss of power does: nothing that it sends arrives, and it sends no goodbye."""
+        """Silence the other host, as a loss of power does.
+
+        Nothing that it sends arrives, and it sends no goodbye.
+        """
         _ip("-n", self.name, "link", "set", self.device, "down")
 
 

@@ -94,7 +94,8 @@ def _built(name: str, settings: dict[str, Any], whiten: bool) -> Any:
 def _opened(name: str) -> BinaryIO:
     """Return the file; input is copied to a temporary one, because it is read twice."""
     try:
-        source: BinaryIO = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115
+        source: BinaryIO
+        source = sys.stdin.buffer if name == "-" else Path(name).open("rb")  # noqa: SIM115
     except OSError as error:
         raise InvalidInput(f"cannot read {name}: {error.strerror}") from None
     if source.seekable() and name != "-":

@@ -70,7 +70,10 @@ class Details(
     compression: Any = None
 
 
-class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+class _Bearer(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+):
     def __init__(self, secret: str) -> None:
         self._secret = secret
 

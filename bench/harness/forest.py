@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def _grown(prompt: Prompt, growers: Sequence[Grower]) -> Grown:
     answers = [
         _answer(grower, leaf, prompt.row)
         for grower in growers
-        for leaf in sorted(grower.leaves, key=lambda leaf, tree=grower.tree: _place(tree, leaf))  # type: ignore[misc]
+        for leaf in sorted(grower.leaves, key=partial(_place, grower.tree))
     ]
     segments = [
         s for grower in growers for s in grower.tree.segments.values() if s.kind is Kind.POLICY

@@ -154,7 +154,8 @@ class Rivals:
         self._backward(joined, predictions(self.model, states.flatten(0, 1), joined))
 
     def _backward(self, row: PackedSequence, result: Pass) -> None:
-        self._loss.compute(gather.tokens(row, result), self._totals)[0].backward()  # type: ignore[no-untyped-call]
+        loss, *_ = self._loss.compute(gather.tokens(row, result), self._totals)
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Drop gradients."""

@@ -138,7 +138,8 @@ def _number(value: object) -> bool:
 
 
 def _numbers(tree: ast.expr) -> list[int | float]:
-    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]  # type: ignore[misc]
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return [node.value for node in constants]  # type: ignore[misc]
 
 
 def _powers(tree: ast.AST) -> float:

@@ -145,8 +145,11 @@ class Growth:
         for leaf in news.scored:
             self._fill(leaf, self.view.rewards[leaf])
         self._expansions += [self._asked[branch] for branch in news.gone if branch in self._asked]
-        while self._ready:
-            self._advance(*self._ready.popleft())
+        try:
+            while self._ready:
+                self._advance(*self._ready.popleft())
+        finally:
+            self._close()
         dropped = tuple(self._dropped)
         plan = Plan(
             tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped
@@ -173,7 +176,10 @@ class Growth:
         self._ready += slot.waiting
 
     def _close(self) -> None:
-        """Close the processes that have not begun, after one raised: its tree ends."""
+        """Close the processes that are ready, after one raised: its tree ends.
+
+        No coroutine may be left unclosed. Where none raised, none is ready.
+        """
         for process, _ in self._ready:
             process.close()
 
@@ -183,9 +189,6 @@ class Growth:
             awaited = process.send(None)
         except StopIteration as end:
             self._give(result, end.value)
-        except BaseException:  # also GeneratorExit: coroutines must not be left unclosed
-            self._close()
-            raise
         else:
             awaited.waiting.append((process, result))
 

@@ -22,7 +22,8 @@ from tests.cli.command import banyan
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Kb\x9b31mc\x7fd\u202ee\u2066f\u2028g\ufeffh\U000e0041i\rj\x00k"
 OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+    "\u2028\u2029\ufeff\U000e0000-\U000e007f]"
 )
 
 

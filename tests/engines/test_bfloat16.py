@@ -109,7 +109,7 @@ def logprobs(
 def off(run: Run, seed: int = BASE, **changed: float) -> np.ndarray:
     """Return the engine's log-probs minus those of a float32 pass."""
     reference = quiet(seed)
-    expected = [logprobs(reference, r, run.ended[r.key], **changed) for r in run.requests]  # type: ignore[arg-type]
+    expected = [logprobs(reference, r, run.ended[r.key], **changed) for r in run.requests]
     return np.concatenate([run.ended[r.key].logprobs_T for r in run.requests]) - np.concatenate(
         expected
     )

@@ -53,7 +53,7 @@ class Rude:
             "bool": [Allocation(True)],
             "trees": [Allocation(0, trees=2.0)],  # type: ignore[arg-type]
             "settings": [Allocation(0, settings={"width": {1}})],
-            "content": [Allocation(0, messages=({"role": "user", "content": 3},))],  # type: ignore[dict-item]
+            "content": [Allocation(0, messages=({"role": "user", "content": 3},))],
             "surrogate": [Allocation(0, messages=({"role": "user", "content": "\ud800"},))],
             "start": [Allocation(0, settings={"start": 3})],
             "long": [Allocation(0, messages=({"role": "user", "content": "x" * 5_000_000},))],

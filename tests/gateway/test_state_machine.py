@@ -5,7 +5,8 @@ import pytest
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.domain import state_machine
 
-ALL = [S.Value(name) for name in S.keys() if name != "RUN_STATE_UNSPECIFIED"]  # noqa: SIM118  not a dict
+# `S` is not a dict.
+ALL = [S.Value(name) for name in S.keys() if name != "RUN_STATE_UNSPECIFIED"]  # noqa: SIM118
 ENDS = [S.RUN_STATE_SUCCEEDED, S.RUN_STATE_FAILED, S.RUN_STATE_CANCELLED]
 
 

@@ -121,7 +121,7 @@ def gathered(
 
     def logprobs(of: Any) -> torch.Tensor:
         logits = of(sequence.token_T[None]).logits[0, :-1]
-        return (logits / sequence.temperature_T[1:, None]).log_softmax(-1)  # type: ignore[no-any-return]
+        return (logits / sequence.temperature_T[1:, None]).log_softmax(-1)
 
     def chosen(logp_T_V: torch.Tensor) -> torch.Tensor:
         return logp_T_V[torch.arange(len(trained)), sequence.token_T[1:]][trained][None]

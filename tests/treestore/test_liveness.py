@@ -178,7 +178,7 @@ async def test_each_part_that_is_published_has_its_own_time() -> None:
     async def write(_: object) -> None:
         pass
 
-    outbox = Outbox(SimpleNamespace(write=write), SimpleNamespace(publish_bytes=publish))  # type: ignore[arg-type]
+    outbox = Outbox(SimpleNamespace(write=write), SimpleNamespace(publish_bytes=publish))
     row: Any = SimpleNamespace(n=1, subject="growth.r", payload=b"", msg_id="m", traceparent="")
 
     async def many() -> None:

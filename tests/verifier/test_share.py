@@ -132,7 +132,7 @@ async def test_a_slow_scorer_holds_up_the_scores_of_its_own_run_alone(
     handler, backlog = Handler(), MAX_WAITING + 40  # more than the share of its run holds
     for number in range(backlog):
         await _say(bus, SLOW, number)
-    async with _running(LeafConsumer(bus, Store(), handler, MOST), handler):  # type: ignore[arg-type]
+    async with _running(LeafConsumer(bus, Store(), handler, MOST), handler):
         await eventually(lambda: handler.begun[SLOW] == MOST)
         for number in range(3 * MOST):
             await _say(bus, FAST, number)
@@ -161,7 +161,7 @@ async def test_what_waits_where_a_verifier_stops_is_another_ones_at_once(
         await _say(bus, SLOW, number)
     first, second, stop = Handler(), Handler(), asyncio.Event()
     second.go.set()
-    stopping = asyncio.create_task(LeafConsumer(bus, Store(), first, MOST).run(stop))  # type: ignore[arg-type]
+    stopping = asyncio.create_task(LeafConsumer(bus, Store(), first, MOST).run(stop))
     await eventually(lambda: first.begun[SLOW] == MOST)
     stop.set()
     async with _running(LeafConsumer(bus, Store(), second, MOST), second):  # type: ignore[arg-type]

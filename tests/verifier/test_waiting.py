@@ -53,7 +53,7 @@ async def _answers(store: Any, attempts: int, handler: Any = None) -> list[str]:
 
     bus: Any = SimpleNamespace(dead_letter=dead_letter)
     label = f"leaf {LEAF.leaf.segment.hex()[:12]}"
-    job: Any = Job(delivery=delivery, content=[LEAF], weight=1, label=label)  # type: ignore[arg-type]
+    job: Any = Job(delivery=delivery, content=[LEAF], weight=1, label=label)
     await LeafConsumer(bus, store, handler, 8).process([job])
     return delivery.answers
 

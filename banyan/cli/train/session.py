@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -181,7 +182,7 @@ class Session:
         assert self._recipe is not None and self._supervisor is not None
         watching = asyncio.create_task(self._watch(gateway, run.run_id))
         interrupted = asyncio.create_task(self._interrupted.wait())
-        waits: list[asyncio.Future[object]] = [watching, interrupted, self._supervisor.failure]  # type: ignore[list-item]
+        waits: list[asyncio.Future[Any]] = [watching, interrupted, self._supervisor.failure]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
         if self._supervisor.failure.done() and not watching.done():

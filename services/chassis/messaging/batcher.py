@@ -59,15 +59,14 @@ class Batcher(Generic[T, R]):
                 raise TemporaryError(f"{len(outcomes)} of {len(items)} items were answered")
         except Exception as error:  # of any kind: it belongs to the callers, who wait for it
             _fail(answers, error)
-        except BaseException:
-            _fail(answers, _stopped())
-            raise
         else:
             for answer, outcome in zip(answers, outcomes, strict=True):
                 if isinstance(outcome, BanyanError):
                     _fail([answer], outcome)
                 elif not answer.done():
                     answer.set_result(outcome)
+        finally:
+            _fail(answers, _stopped())  # if the task is being cancelled; else all have an answer
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Begin again if items arrived at the last moment; fail all if the task was cancelled."""

@@ -85,19 +85,19 @@ class Bus:
             options["tls_handshake_first"] = True
             logging.getLogger("asyncio").addFilter(_is_informative)
         client = Client()
-        try:
-            # The client retries without limit, at the first connection too: the deadline is ours.
-            async with asyncio.timeout(patience_s):
-                await client.connect(url, error_cb=_log_error, allow_reconnect=True, **options)
-        except (TimeoutError, OSError, nats.errors.Error) as error:
-            cause = client.last_error or error
-            await client.close()
-            raise DeadlineMissed(
-                f"no NATS server answers at {url} after {patience_s:.0f} s: {cause}; is it running?"
-            ) from None
-        except BaseException:  # the caller was cancelled; the client would retry without limit
-            await client.close()
-            raise
+        # The client retries without limit, at the first connection too: the deadline is ours.
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(client.close)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await client.connect(url, error_cb=_log_error, allow_reconnect=True, **options)
+            except (TimeoutError, OSError, nats.errors.Error) as error:
+                cause = client.last_error or error
+                raise DeadlineMissed(
+                    f"no NATS server answers at {url} after {patience_s:.0f} s: {cause};"
+                    " is it running?"
+                ) from None
+            undo.pop_all()
         return cls(client)
 
     async def close(self) -> None:

@@ -16,7 +16,8 @@ async def flushed(client: Client, timeout_s: float) -> None:
 
     Raise TimeoutError, or the connection's error.
     """
-    flushing = asyncio.ensure_future(client.flush(_ANSWER_S))  # type: ignore[arg-type]  # seconds, of any kind
+    # The client's annotation says int, but it takes seconds of any kind.
+    flushing = asyncio.ensure_future(client.flush(_ANSWER_S))  # type: ignore[arg-type]
     flushing.add_done_callback(_retrieve)
     async with asyncio.timeout(timeout_s):
         await asyncio.shield(flushing)

@@ -90,7 +90,8 @@ class Bucket:
         If `pieces` raises, nothing is left.
         """
         nuid = secrets.token_hex(11)
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._discard, nuid)
             with _translated(f"sending {name} to object store {self.name}"):
                 chunks = Chunks(pieces)
                 await self._send(self._chunks_subject(nuid), chunks)
@@ -108,11 +109,13 @@ class Bucket:
                     timeout=_TRY_S,
                     headers={"Nats-Rollup": "sub"},
                 )
-                return stored
-        except BaseException:
-            with contextlib.suppress(*_FAULTS):  # `keep_only` removes later what stays here
-                await self._js.purge_stream(self.stream, subject=self._chunks_subject(nuid))
-            raise
+            undo.pop_all()
+        return stored
+
+    async def _discard(self, nuid: str) -> None:
+        """Remove the chunks of an object that does not become visible."""
+        with contextlib.suppress(*_FAULTS):  # `keep_only` removes later what stays here
+            await self._js.purge_stream(self.stream, subject=self._chunks_subject(nuid))
 
     async def _send(self, subject: str, chunks: Chunks) -> None:
         """Send all chunks in order.

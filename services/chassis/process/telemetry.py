@@ -42,6 +42,11 @@ class Span:
         if self._inner is not None and context is not None:
             self._inner.add_link(context)
 
+    def record(self, kind: object, error: BaseException | None, place: object) -> None:
+        """Record the error that leaves a block; the arguments are those of `__exit__`."""
+        if self._inner is not None and isinstance(error, Exception):
+            self._inner.record_exception(error)
+
     def end(self) -> None:
         """End a span that `start` began."""
         if self._inner is not None:
@@ -113,15 +118,11 @@ def span(
     name: str, traceparent: str = "", links: Sequence[str] = (), **attributes: Any
 ) -> Iterator[Span]:
     """Yield a span around a block; it records an exception that leaves the block."""
-    block = start(name, traceparent, links, **attributes)
-    try:
+    with contextlib.ExitStack() as stack:
+        block = start(name, traceparent, links, **attributes)
+        stack.callback(block.end)
+        stack.push(block.record)
         yield block
-    except Exception as error:  # of any kind: it is recorded and raised again
-        if block._inner is not None:
-            block._inner.record_exception(error)
-        raise
-    finally:
-        block.end()
 
 
 def count(name: str, n: int | float = 1, **attributes: Any) -> None:

@@ -146,7 +146,8 @@ class Meeting:
                 listening.bind((host, 0))
                 listening.listen()
                 port = int(listening.getsockname()[1])
-                self._store = dist.TCPStore(  # type: ignore[attr-defined]  # torch's stubs leave it out
+                # torch's stubs leave TCPStore out.
+                self._store = dist.TCPStore(  # type: ignore[attr-defined]
                     host,
                     port,
                     ranks,
@@ -301,7 +302,8 @@ def _nccl(store: Any, rank: int, ranks: int, limit: timedelta) -> Any:
 def _gloo(store: Any, rank: int, ranks: int, limit: timedelta, address: str) -> Any:
     import torch.distributed as dist
 
-    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stub lacks it
+    # The stub of ProcessGroupGloo lacks `_Options`.
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = limit
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     return dist.ProcessGroupGloo(store, rank, ranks, options)

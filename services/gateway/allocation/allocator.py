@@ -11,7 +11,7 @@ from functools import partial
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.errors import InvalidInput, TemporaryError
+from banyan.errors import InvalidInput, TemporaryError, users_code
 from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
 from banyan.recipe import Recipe
 from services.gateway.allocation.allocation import check, from_wire, parts, to_wire
@@ -37,14 +37,10 @@ class Allocator:
             "control", control.curriculum, control.curriculum_settings
         )
         self._fixed = bool(getattr(self._curriculum, "fixed", False))
-        try:
+        rule = "right must be a number and solved_chars a whole number"
+        with users_code(lambda e: f"control.curriculum {control.curriculum}: {rule}: {e}", ()):
             self._right = float(getattr(self._curriculum, "right", RIGHT))
             self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
-        except Exception as error:  # attributes of a user's curriculum may raise anything
-            rule = "right must be a number and solved_chars a whole number"
-            raise InvalidInput(
-                f"control.curriculum {control.curriculum}: {rule}: {error}"
-            ) from error
         self._history = History(self._right)
         self._allocations: dict[int, Allocation] = {}  # of groups that may be opened again
         self._allocated = 0  # ordinals in the history

@@ -22,16 +22,7 @@ _NODE_VALID_S = 30 * 86_400  # longer than any run; a node that outlives it join
 _LIMITS = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
 # Not for the system account, which has no JetStream.
 _JETSTREAM = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
-_CONFIG = """\
-server_name: banyan
-listen: "{listen}"
-max_payload: 1MB
-jetstream {{
-  store_dir: "{store}"
-  max_file_store: {max_file_store}
-  # The default syncs every two minutes and can lose acknowledged writes.
-  sync_interval: always
-}}
+_ACCOUNTS = """\
 operator: {operator}
 system_account: {system}
 resolver: MEMORY
@@ -98,7 +89,7 @@ def write_nats_config(
     tls_text = ""
     if tls:
         tls_text = _TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve())
-    text = _CONFIG.format(
+    text = (nats_server.CONFIG + _ACCOUNTS).format(
         listen=listen,
         store=store_dir,
         max_file_store=nats_server.MAX_FILE_STORE,

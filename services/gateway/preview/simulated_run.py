@@ -12,7 +12,7 @@ from typing import Any
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.errors import BanyanError, InvalidInput, with_place
+from banyan.errors import InvalidInput, users_code, with_place
 from banyan.plugins import Allocation, Budget, PromptStats, width_of
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
@@ -82,12 +82,9 @@ class SimulatedRun:
 
     def _number(self, name: str, default: float) -> float:
         """Return a numeric attribute of the curriculum."""
-        try:
+        of = f"control.curriculum {self.recipe.control.curriculum}, {name}"
+        with users_code(lambda error: f"{of}: {with_place(error)}", passing=()):
             return float(getattr(self.curriculum, name, default))
-        except Exception as error:  # attributes of a user's curriculum may raise anything
-            raise InvalidInput(
-                f"control.curriculum {self.recipe.control.curriculum}, {name}: {with_place(error)}"
-            ) from error
 
     def _check_deadline(self) -> None:
         if time.monotonic() > self.deadline:
@@ -165,16 +162,11 @@ class SimulatedRun:
         )
         stats = PromptStats(self.rows, self.prompts, self.history.stats)
         allocations: Sequence[Allocation] = []
-        try:
+        of = f"control.curriculum {self.recipe.control.curriculum}"
+        with users_code(lambda error: f"{of}: {with_place(error)}"):
             if ordinals:
                 draws = Draws(self.recipe.seed)
                 allocations = self.curriculum.allocate(stats, budget, draws)
-        except BanyanError:
-            raise
-        except Exception as error:  # the curriculum may be the user's own
-            raise InvalidInput(
-                f"control.curriculum {self.recipe.control.curriculum}: {with_place(error)}"
-            ) from error
         return check(allocations, self.recipe, budget, len(self.rows))
 
     def _group(self, ordinal: int, allocation: Allocation, steps: PolicySteps) -> Group:

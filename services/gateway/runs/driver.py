@@ -101,7 +101,8 @@ class Driver:
                 task.cancel()
 
     async def _subscribe(self) -> None:
-        async with contextlib.aclosing(self._log.triggers(self.run_id)) as triggers:  # type: ignore[type-var]
+        opened = contextlib.aclosing(self._log.triggers(self.run_id))  # type: ignore[type-var]
+        async with opened as triggers:
             async for _ in triggers:
                 self._wake.set()
 

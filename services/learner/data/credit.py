@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from banyan import facts, reward
 from banyan.credit.whitening import whiten
-from banyan.errors import BanyanError, InvalidInput, with_place
+from banyan.errors import InvalidInput, users_code, with_place
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Advantages, Estimator, GroupTrees
 from banyan.tree import Leaf, Tree
@@ -100,14 +100,8 @@ def estimate(
 
 def _run_estimator(estimator: Estimator, group: GroupTrees) -> Advantages:
     """Return the estimator's advantages; report what it raises together with its place."""
-    try:
+    with users_code(lambda e: f"the estimator raised {with_place(e)} of group {group.group_id}"):
         advantages = estimator.estimate(group)
-    except BanyanError:
-        raise
-    except Exception as error:  # a plugin may be anybody's code, and raise anything
-        raise InvalidInput(
-            f"the estimator raised {with_place(error)} of group {group.group_id}"
-        ) from error
     if not isinstance(advantages, Advantages):
         raise InvalidInput(
             f"an estimator answers with Advantages, this one of group {group.group_id} "

@@ -232,7 +232,7 @@ def recorded_stale(summary: Mapping[str, Any]) -> frozenset[Leaf]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """How the batches of a run are prepared for its trainer.
+    """Preparation of a run's batches for its trainer.
 
     estimator: advantages of the trees of a group
     budget: tokens that a packed sequence may hold; 0 where paths are trained singly

@@ -46,7 +46,8 @@ def clipped(
     """
     advantage = tokens.advantage_P_T
     free = -advantage * ratio
-    bounded = -advantage * torch.clamp(ratio, low, high)  # type: ignore[arg-type]  # numbers, or a tensor each
+    # The bounds are numbers, or a tensor each.
+    bounded = -advantage * torch.clamp(ratio, low, high)  # type: ignore[arg-type]
     loss = torch.maximum(free, bounded)
     is_bounded = bounded > free
     if isinstance(ceiling, torch.Tensor) or ceiling:

@@ -41,7 +41,8 @@ def load(folder: Path) -> PreTrainedModel:
     Raise InvalidInput for a folder without a sound causal LM, NotReady for one that the learner
     does not train yet.
     """
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a service's log is lines
+    # A service's log is lines.
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         refuse_untrainable(config)

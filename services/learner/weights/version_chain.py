@@ -25,7 +25,7 @@ class Sent:
 
     @property
     def whole(self) -> bool:
-        """Whether the version can be rebuilt from itself alone."""
+        """True if the version can be rebuilt from itself alone."""
         return self.link.parent is None
 
 

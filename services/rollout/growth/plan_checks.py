@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from banyan.errors import BanyanError, InvalidInput, with_place
+from banyan.errors import InvalidInput, users_code, with_place
 from banyan.plugins import Branch, Expansion, LeafMark, Plan
 from banyan.segment import Origin, Sampling
 from banyan.signals import Wanted
@@ -31,14 +31,11 @@ def checked_plan(ask: Callable[[], object], tree: Tree, policy: str, max_path_to
     Raises InvalidInput that names the tree policy and says what is wrong with the plan, or what the
     policy raised and where.
     """
-    try:
-        return _checked(ask(), tree, max_path_tokens)
-    except InvalidInput as error:
-        raise InvalidInput(f"{policy}: {error}", reason=error.reason) from error
-    except BanyanError:
-        raise
-    except Exception as error:  # a user's code may raise anything
-        raise InvalidInput(f"{policy}: {with_place(error)}") from error
+    with users_code(lambda error: f"{policy}: {with_place(error)}"):
+        try:
+            return _checked(ask(), tree, max_path_tokens)
+        except InvalidInput as error:
+            raise InvalidInput(f"{policy}: {error}", reason=error.reason) from error
 
 
 def _checked(plan: object, tree: Tree, max_path_tokens: int) -> Plan:

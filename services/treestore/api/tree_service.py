@@ -6,6 +6,7 @@ commits.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -86,7 +87,7 @@ class TreeStoreService(TreeStoreServiceServicer):
     ) -> AsyncIterator[ts.StreamClaimedResponse]:
         run_id = _run_of(call)
         for part in await self._database.read(lambda c: claim_batch.parts(c, request, run_id)):
-            yield await self._database.read(lambda c, part=part: claim_batch.part(c, part))  # type: ignore[misc]
+            yield await self._database.read(partial(claim_batch.part, segments=part))
 
     async def ReturnTree(self, request: ts.ReturnTreeRequest, call: Call) -> ts.ReturnTreeResponse:
         await self._check_run(request.tree_id, call)
@@ -237,7 +238,7 @@ class TreeStoreService(TreeStoreServiceServicer):
         wanted = await self._database.read(lambda c: trees.ids(c, filters))
         for start in range(0, len(wanted), _STREAM_BATCH):
             part = wanted[start : start + _STREAM_BATCH]
-            for tree in await self._database.read(lambda c, part=part: trees.read(c, part)):  # type: ignore[misc]
+            for tree in await self._database.read(partial(trees.read, tree_ids=part)):
                 for segment in tree.segments:
                     trees.drop_signals(segment)
                 yield tree

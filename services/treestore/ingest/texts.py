@@ -49,7 +49,8 @@ def decode(connection: Connection, work: UnitOfWork) -> None:
     for values in work.new_segments:
         decoder = decoders.get(work.trees[values["tree_id"]].run_id)  # type: ignore[index]
         if decoder is not None:
-            values["text"] = decoder.decode(np.frombuffer(values["tokens"], "<i4"))  # type: ignore[call-overload]
+            tokens = np.frombuffer(values["tokens"], "<i4")  # type: ignore[call-overload]
+            values["text"] = decoder.decode(tokens)
     changed = [key for key in work.changed_leaves if work.trees[key[0]].run_id in decoders]
     segments = _segments(connection, work, {tree_id for tree_id, _ in changed})
     for tree_id, leaf in changed:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,11 +67,10 @@ class Database:
         Raises InvalidInput if another process has the lock or the schema is not ours. A file that
         was found damaged is checked before anything is written to it.
         """
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)  # whatever happens, the lock must go
             self._open()
-        except BaseException:  # whatever happened, the lock must go
-            self.close()
-            raise
+            undo.pop_all()
         return self
 
     def _open(self) -> None:

@@ -42,7 +42,8 @@ def trim(engine: Engine, path: Path) -> None:
         return  # no log, or it cannot be read now: the next write tries again
     raw = engine.raw_connection()
     try:
-        busy, *_ = raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # type: ignore[union-attr]
+        connection: Any = raw.driver_connection
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             log.warning(
                 "the log of %s is large, and a long read keeps it from being begun anew", path

@@ -77,8 +77,9 @@ def _columns(row: object, names: Sequence[str]) -> Values:
 
 def _write_trees(connection: Connection, work: UnitOfWork) -> None:
     opened = {values["tree_id"] for values in work.new_trees}
+    stored = (*FIXED, *CHANGING)
     new = [
-        {**_columns(work.trees[values["tree_id"]], (*FIXED, *CHANGING)), **values}  # type: ignore[index]
+        {**_columns(work.trees[values["tree_id"]], stored), **values}  # type: ignore[index]
         for values in work.new_trees
     ]
     insert_all(connection, schema.trees, new)

@@ -92,14 +92,12 @@ class Worker:
             "path": sys.path,
             "limits": asdict(limits),
         }
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(worker.close)
             ready = await worker._request(opening, START_S)
-        except BaseException:
-            await worker.close()
-            raise
-        if "refused" in ready:
-            await worker.close()
-            raise InvalidInput(f"scorer {spec.name!r} cannot be loaded: {ready['refused']}")
+            if "refused" in ready:
+                raise InvalidInput(f"scorer {spec.name!r} cannot be loaded: {ready['refused']}")
+            undo.pop_all()
         worker.version = plain(str(ready["version"]), _VERSION_CHARACTERS)
         worker.apart = bool(ready["apart"])
         for notice in ready["notices"]:

@@ -46,7 +46,7 @@ def test_truncated_importance_sampling_by_token(
 def test_one_weight_a_path_is_the_product_of_its_tokens() -> None:
     ratios = table([[0.5, 1.0, 3.0], [0.5, 0.5, 1.0]])
     whole = {"mask": [[1, 1, 1], [1, 1, 0]], "drawn": -ratios.log(), "old": 0.0}
-    importance = losses.build("reinforce", {"importance": {}}).importance  # type: ignore[attr-defined]
+    importance = losses.build("reinforce", {"importance": {}}).importance
     weight, beyond = importance.weigh(tokens(torch.zeros(2, 3, dtype=torch.float64), **whole))
     assert weight[0].tolist() == pytest.approx([1.5] * 3)
     assert weight[1, :2].tolist() == pytest.approx([0.25] * 2)

@@ -22,7 +22,10 @@ WIDE = {"clip_low": 0.9, "clip_high": 0.9}
 def test_a_leaking_mask_changes_every_loss(
     tiny_llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    leak = lambda enter, leave: torch.ones(len(enter), len(enter), dtype=torch.bool).tril()  # noqa: E731
+
+    def leak(enter: Any, leave: Any) -> torch.Tensor:
+        return torch.ones(len(enter), len(enter), dtype=torch.bool).tril()
+
     monkeypatch.setattr(mask, "visible", leak)
     monkeypatch.setattr(mask, "choose", lambda sequence, matmuls: AttentionMethod.BLOCKS)
     (_, flat), (_, on_trees) = both(tiny_llama, 11, name, WIDE if name == "gspo" else {}, 400)

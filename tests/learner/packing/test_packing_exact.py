@@ -144,7 +144,10 @@ def test_the_packed_neighbour_is_the_wrong_predictor(
     views, advantages = fixed(forest)
     model = exact(tiny_llama(1))
     expected, _ = flat_loss(model, views, advantages, "reinforce", {})
-    neighbour = lambda view, node, starts: starts[node.index] - 1 if starts[node.index] else None  # noqa: E731
+
+    def neighbour(view: Any, node: Any, starts: Any) -> int | None:
+        return starts[node.index] - 1 if starts[node.index] else None
+
     monkeypatch.setattr(unroll, "_end_above", neighbour)
     got, _ = packed_loss(model, views, advantages, {}, 400)
     assert abs(got - expected) > 1e-3
@@ -224,7 +227,7 @@ def test_many_chunks_equal_one_and_so_do_their_gradients(monkeypatch: pytest.Mon
         return -(logp.exp() * logp).sum(1)
 
     def ours(h: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return logprobs._TokenLogProbs.apply(h, w, temperature, readout_E, token_E)  # type: ignore[no-any-return,no-untyped-call]
+        return logprobs._TokenLogProbs.apply(h, w, temperature, readout_E, token_E)
 
     for chunk, kept in ((10**6, 10**6), (3 * 17, 10**6), (3 * 17, 0)):
         monkeypatch.setattr(logprobs, "CHUNK_NUMBERS", chunk)

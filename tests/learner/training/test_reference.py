@@ -31,7 +31,7 @@ def test_a_loss_that_needs_a_reference_is_refused_without_one(
     tiny_llama: Callable[..., Any], name: str, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(NotReady, match=f"loss '{name}' needs the log-probs of a reference policy"):
-        Trainer(prepare(tiny_llama(0)), Optimise(loss=name, loss_settings=settings))  # type: ignore[arg-type]
+        Trainer(prepare(tiny_llama(0)), Optimise(loss=name, loss_settings=settings))
 
 
 def test_kl_is_taken_from_rewards_by_leaf(tiny_llama: Callable[..., Any], forest: Any) -> None:

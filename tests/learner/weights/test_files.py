@@ -184,7 +184,7 @@ def mark(step: int) -> Mark:
 async def test_a_failed_checkpoint_does_not_stop_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = Checkpointer(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)  # type: ignore[arg-type]
+    keeper = Checkpointer(tmp_path / "checkpoints", tmp_path, FakeTorchThread(), every=2)
     keeper.begin(0)
     plain, failing = checkpoint.write, True
 

@@ -45,7 +45,7 @@ from tests.methods.advantages.tree_lines import TREEPO_TREE, flat, node, run, tr
             tree("x", [node("a", reward=10**400)]),
             ("line 2", "node 'a' has reward 1", "finite number"),
         ),
-        (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),  # type: ignore[arg-type]
+        (tree("x", [node("a", parent=["root"])]), ("line 2", "node 'a' has parent ['root']")),
         (tree("x", [node("a", kind=["POLICY"])]), ("line 2", "node 'a' has kind")),
         (tree("x", [node("a", named={"f": 10**400})]), ("line 2", "node 'a' has named")),
         (

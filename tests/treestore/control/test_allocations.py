@@ -16,7 +16,7 @@ from tests.treestore.forge import World
 def _put(
     world: World, *rows: tuple[int, int], epoch: int = 1, **more: object
 ) -> list[rs.GroupAllocation]:
-    wanted = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]  # type: ignore[arg-type]
+    wanted = [rs.GroupAllocation(ordinal=o, row=r, **more) for o, r in rows]
     request = rs.PutAllocationsRequest(
         run_id=world.forge.run_id, gateway_epoch=epoch, allocations=wanted
     )

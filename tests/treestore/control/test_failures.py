@@ -29,7 +29,10 @@ def test_the_second_learner_that_fails_on_a_batch_has_it_set_aside(world: World)
     groups = closed_groups(world, range(2))
     commit(world, 0, groups[:1])
     assert (_fails(world, 1), _fails(world, 1)) == (1, 1)  # one learner, however often it reports
-    read = lambda: world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))  # noqa: E731
+
+    def read() -> object:
+        return world.database.query(lambda c: batches.read(c, world.forge.run_id, 0))
+
     assert not read().set_aside
     _next_learner(world)
     assert _fails(world, 2) == 2

@@ -19,4 +19,4 @@ def limit_statements(world: World, limit_ms: int) -> None:
     database under load.
     """
     for name, value in (("lock_timeout", 10_000), ("statement_timeout", limit_ms)):
-        world.database.transact(lambda c, n=name, v=value: c.execute(text(f"SET {n} = {v}")))  # type: ignore[misc]
+        world.database.transact(lambda c, n=name, v=value: c.execute(text(f"SET {n} = {v}")))

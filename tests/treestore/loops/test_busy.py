@@ -116,7 +116,7 @@ async def test_deadlines_and_the_heartbeat_wait_for_a_busy_database(
 ) -> None:
     world, release = busy
     world.now.ms += 10_000_000
-    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))
     with pytest.raises(TemporaryError):
         await keeper.reconcile()
     release()
@@ -128,7 +128,7 @@ async def test_the_looks_at_deadlines_go_on_after_a_busy_database(
 ) -> None:
     world, release = busy
     world.settings = replace(world.settings, tick_ms=10)
-    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), None, Outbox(world.database, Log()))
     async with _going(keeper.watch()) as watching:
         await eventually(
             lambda: watching.done() or caplog.text.count("cannot look at deadlines") >= 2
@@ -152,7 +152,7 @@ async def test_the_looks_at_the_log_go_on_after_a_busy_database(
     caplog.set_level(logging.DEBUG, "services.treestore.loops.maintenance")
     monkeypatch.setattr(keeping, "_CHECK_S", 0.01)
     world, release = busy
-    keeper = Maintenance(_context(world), AnsweringLog(), Outbox(world.database, Log()))  # type: ignore[arg-type]
+    keeper = Maintenance(_context(world), AnsweringLog(), Outbox(world.database, Log()))
     async with _going(keeper.sweep()) as sweeping:
         await eventually(
             lambda: sweeping.done() or caplog.text.count("cannot look after the log now") >= 2

@@ -190,7 +190,7 @@ async def test_nothing_is_purged_that_no_consumer_had(world: World) -> None:
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     outbox.published = {"lineage": 10**6, "train": 10**6}
     log.floors = {}  # the broker was wiped: its streams are there again, the consumers not yet
-    await Maintenance(Context(world.database, world.settings, world.now), log, outbox).purge()  # type: ignore[arg-type]
+    await Maintenance(Context(world.database, world.settings, world.now), log, outbox).purge()
     assert log.purged == ["TRAIN"]
 
 
@@ -198,7 +198,7 @@ async def test_a_stream_that_is_half_full_is_purged_without_a_margin(world: Worl
     log = AnsweringLog()
     outbox = Outbox(world.database, log)  # type: ignore[arg-type]
     log.floors = {"treestore": world.settings.purge_margin - 1}
-    keeper = Maintenance(Context(world.database, world.settings, world.now), log, outbox)  # type: ignore[arg-type]
+    keeper = Maintenance(Context(world.database, world.settings, world.now), log, outbox)
     await keeper.purge()
     assert not log.purged
     log.held = subjects.most_bytes(subjects.LINEAGE) // 2 + 1

@@ -45,7 +45,7 @@ def test_both_sides_notice_a_peer_that_is_gone(listening: Postgres, reads: bool)
     do: Callable[[Callable[[Connection], object]], object] = (
         opened.query if reads else opened.transact
     )
-    server = {name: do(lambda c, n=name: c.scalar(text(f"SHOW {n}"))) for name in _SERVER}  # type: ignore[misc]
+    server = {name: do(lambda c, n=name: c.scalar(text(f"SHOW {n}"))) for name in _SERVER}
     assert server == {name: str(value) for name, value in _SERVER.items()}
     assert do(_client) == (1, 10, 5, 3, 25_000)
     opened.close()

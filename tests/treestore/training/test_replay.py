@@ -103,7 +103,7 @@ def _sample(world: World, **options: object) -> list[ts.ReplayedTree]:
 
 
 def _stored(world: World, **options: int) -> list[StoredGroup]:
-    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **options})  # type: ignore[arg-type]
+    request = ts.SampleReplayRequest(run_id=world.forge.run_id, **{"before_batch": 100, **options})
     return world.database.query(lambda c: buffer.stored(c, request))
 
 

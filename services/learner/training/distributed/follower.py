@@ -32,14 +32,16 @@ async def run(settings: LearnerSettings) -> None:
 
 def _serve(settings: LearnerSettings, place: RankPlace) -> None:
     rank_group = RankGroup(place, settings.rank_timeout_s, load_s=settings.rank_load_s)
-    try:
+
+    def publish(kind: object, error: BaseException | None, place: object) -> None:
+        if error is not None:  # whatever ends this rank, the others learn its cause
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                rank_group.heartbeat.publish_failure(f"{type(error).__name__}: {error}")
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(rank_group.close)
+        stack.push(publish)
         _Follower(rank_group, settings).serve()
-    except BaseException as error:  # whatever ends this rank, the others learn its cause
-        with contextlib.suppress(RuntimeError):  # the store may be gone
-            rank_group.heartbeat.publish_failure(f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        rank_group.close()
 
 
 class _Thread(TorchThread):

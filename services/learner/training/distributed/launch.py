@@ -1,6 +1,7 @@
 """The start of a learner's torch thread: alone, of ranks that torchrun started, or with workers."""
 
 import os
+from contextlib import ExitStack
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
@@ -43,11 +44,11 @@ def _of_ranks(recipe: Recipe, settings: LearnerSettings, place: RankPlace | None
     size = recipe.resources.learner_ranks
     threads = max(1, (settings.threads or os.cpu_count() or 1) // size)
     workers = Workers(size, threads)
-    try:
+    with ExitStack() as undo:
+        undo.callback(workers.end)  # also when interrupted: no worker outlives a failed start
         rank_group = RankGroup(
             RankPlace(0, size), timeout_s, workers.store, check=workers.check, load_s=load_s
         )
-        return RankThread(recipe, threads, CommandChannel(rank_group), workers)
-    except BaseException:  # also when interrupted: no worker outlives a failed start
-        workers.end()
-        raise
+        thread = RankThread(recipe, threads, CommandChannel(rank_group), workers)
+        undo.pop_all()
+    return thread

@@ -33,7 +33,8 @@ class Forward:
         self.kinds = layer_kinds(model)
         self._hook_output_layer()
         self.inspect()
-        self.embeddings: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+        inputs = model.get_input_embeddings()
+        self.embeddings: torch.Tensor = inputs.weight  # type: ignore[assignment]
         self.vocabulary = len(self.embeddings)
 
     def inspect(self) -> None:
@@ -132,7 +133,8 @@ class Forward:
         The last column of a batch has strides for which torch would copy the output layer's matrix
         once per row.
         """
-        output: torch.nn.Module | None = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        output: torch.nn.Module | None
+        output = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if output is not None:
             output.register_forward_pre_hook(self._note_states)
 

@@ -1,4 +1,4 @@
-"""What alembic runs: the migrations, on the connection that the treestore hands over."""
+"""The migrations as alembic runs them, on the connection that the treestore hands over."""
 
 from alembic import context
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from banyan import registry
 from banyan.draws import Draws, key
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, users_code
 from banyan.plugins import StoredGroup
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control.runs import run_row
@@ -51,13 +51,13 @@ def _add_groups(
 def _draw(policy: Any, groups: list[StoredGroup], request: ts.SampleReplayRequest) -> list[str]:
     """Return the groups that the plugin draws. Raises InvalidInput if it raises."""
     rng = Draws(key(request.seed, "replay", request.before_batch))
-    try:
+
+    def message(error: Exception) -> str:
+        raised = f"replay plugin {request.policy!r} raised {type(error).__name__}: {error}"
+        return f"{raised}; mend it, or take dots or recent"
+
+    with users_code(message, passing=()):
         return list(policy.sample(groups, request.count, rng))
-    except Exception as error:  # the plugin may be the user's own, and raise anything
-        raise InvalidInput(
-            f"replay plugin {request.policy!r} raised {type(error).__name__}: {error};"
-            " mend it, or take dots or recent"
-        ) from error
 
 
 def _settings(text: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ async def test_a_rank_holds_its_rows_of_the_base_alone(pair: Pair, tiny_folder: 
         name: p for name, p in thread.trainer.model.named_parameters() if ".lora_" not in name
     }
     assert frozen and all(not p.requires_grad for p in frozen.values())
-    local: list[torch.Tensor] = [p.to_local() for p in frozen.values()]  # type: ignore[attr-defined]
+    local: list[torch.Tensor] = [p.to_local() for p in frozen.values()]
     assert {t.dtype for t in local} == {torch.bfloat16}
     assert sum(t.numel() for t in local) * 2 == sum(p.numel() for p in frozen.values())
     assert all(t.dtype is torch.float32 for t in thread.trainer.masters.weights)

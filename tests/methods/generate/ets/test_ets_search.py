@@ -155,7 +155,7 @@ class Sevens:
 
 
 def test_a_scorer_of_our_list_may_take_the_heads_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(UNCONFINED, f"{__name__}:Sevens", f"{Sevens.__module__}:Sevens")  # type: ignore[attr-defined]
+    monkeypatch.setitem(UNCONFINED, f"{__name__}:Sevens", f"{Sevens.__module__}:Sevens")
     hand = Hand(max_path_tokens=99)
     texts = ("aa", "ab", "bb", "")
     created = [
