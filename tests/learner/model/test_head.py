@@ -26,7 +26,11 @@ from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer
 from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe
 
-ASKING = {"name": "tests.learner.observing_policy:ObservingPolicy", "settings": {"kept": 0.25}, "max_new_tokens": 64}
+ASKING = {
+    "name": "tests.learner.observing_policy:ObservingPolicy",
+    "settings": {"kept": 0.25},
+    "max_new_tokens": 64,
+}
 SETTINGS = Settings(width=8, cold_steps=2, bins=4, window=50, learning_rate=1e-2)
 
 
