@@ -101,10 +101,8 @@ class TreeView:
         values = [rewards.get(leaf) for leaf in leaves]
         self.rewards_L = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
         if (large := np.abs(self.rewards_L) > MOST_REWARD).any():
-            raise InvalidInput(
-                f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}; scale it "
-                "down"
-            )
+            beyond = f"a reward of {self.rewards_L[large][0]:g} is beyond ±{MOST_REWARD:g}"
+            raise InvalidInput(f"{beyond}; scale it down")
         self.nodes: list[Node] = []
         self.leaf_node_L: list[int] = [-1] * len(self.leaves_L)
         self._build()

@@ -165,8 +165,7 @@ class SimulatedRun:
         of = f"control.curriculum {self.recipe.control.curriculum}"
         with users_code(lambda error: f"{of}: {with_place(error)}"):
             if ordinals:
-                draws = Draws(self.recipe.seed)
-                allocations = self.curriculum.allocate(stats, budget, draws)
+                allocations = self.curriculum.allocate(stats, budget, Draws(self.recipe.seed))
         return check(allocations, self.recipe, budget, len(self.rows))
 
     def _group(self, ordinal: int, allocation: Allocation, steps: PolicySteps) -> Group:

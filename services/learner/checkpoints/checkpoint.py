@@ -1,7 +1,6 @@
 """Checkpoints: Hugging Face folders for `from_pretrained`, with Adam's state and a manifest.
 
-Of a run that trains an adapter: PEFT's folder, and in the manifest the digest of the adapter's
-base.
+Of a run that trains an adapter: PEFT's folder, and in the manifest the digest of its base.
 
 A folder `step-<step>-epoch-<epoch>` is written aside, fsynced and renamed, so a kill at any byte
 leaves the older ones as they were. A folder counts only if its manifest, which is written last, is
@@ -189,9 +188,7 @@ def read_mark(path: Path, digests: bool = True) -> Mark | None:
     try:
         whole = all((path / name).stat().st_size == entry["bytes"] for name, entry in files.items())
         if whole and digests:
-            whole = all(
-                digest_of(path / name).hex() == entry["digest"] for name, entry in files.items()
-            )
+            whole = all(digest_of(path / n).hex() == entry["digest"] for n, entry in files.items())
     except (OSError, KeyError, TypeError):
         return None
     complete = OPTIMIZER in files and (MODEL in files or ADAPTER in files)

@@ -125,8 +125,7 @@ class Database:
             self.unchecked = None
 
     async def check(self) -> None:
-        """Check a file that the last process did not close, beside all work; then wait until
-        cancelled.
+        """Check a file that the last process left open, beside all work; then wait for the end.
 
         Raises StoreDamaged. Until a check is completed, every start begins one.
         """
@@ -144,9 +143,7 @@ class Database:
         await asyncio.Event().wait()
 
     async def damaged(self) -> None:
-        """Wait until a read or write finds the file damaged. Raises StoreDamaged then, as every
-        later write does.
-        """
+        """Wait until the file is found damaged; raise StoreDamaged then, as later writes do."""
         await self._damaged.wait()
         assert self._damage is not None
         raise self._damage
@@ -174,9 +171,7 @@ class Database:
         return await self._on(self._write_thread, self.transact, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` in a read transaction on a reader's thread; it sees what was committed before
-        it, and nothing later.
-        """
+        """Run `work` on a reader's thread, in a transaction that sees only what came before it."""
         return await self._on(self._read_threads, self.query, work)
 
     async def _on(

@@ -41,20 +41,7 @@ _SYSTEM = (
 )
 _SITES = ("site-packages", "dist-packages")
 _CODE = tuple(importlib.machinery.all_suffixes())
-_KEYS = (
-    ".env",
-    ".pem",
-    ".key",
-    ".p12",
-    ".pfx",
-    ".creds",
-    ".nk",
-    ".jwt",
-    ".ppk",
-    ".jks",
-    ".keystore",
-    ".kdbx",
-)
+_KEYS = re.compile(r"\.(env|pem|key|p12|pfx|creds|nk|jwt|ppk|jks|keystore|kdbx)\Z")
 _SECRETS = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)|kubeconfig|(credentials?|secrets?)(\.(json|ya?ml|toml|ini|txt))?",
     re.ASCII,
@@ -228,7 +215,7 @@ class _Walk:
 
     def _may_read(self, entry: "os.DirEntry[str]") -> bool:
         name = entry.name
-        if name.startswith(".") or name.endswith(_KEYS) or _SECRETS.fullmatch(name):
+        if name.startswith(".") or _KEYS.search(name) or _SECRETS.fullmatch(name):
             return False
         try:
             status = entry.stat()
