@@ -125,7 +125,7 @@ class Database:
             self.unchecked = None
 
     async def check(self) -> None:
-        """Check a file that the last process left open, beside all work; then wait for the end.
+        """Check a file that the last process left open, beside all work; wait until cancelled.
 
         Raises StoreDamaged. Until a check is completed, every start begins one.
         """
@@ -171,7 +171,7 @@ class Database:
         return await self._on(self._write_thread, self.transact, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on a reader's thread, in a transaction that sees only what came before it."""
+        """Run `work` on a reader's thread; it sees what was committed before it, nothing later."""
         return await self._on(self._read_threads, self.query, work)
 
     async def _on(
