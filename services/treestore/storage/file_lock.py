@@ -34,7 +34,7 @@ class FileLock:
                 " or use BANYAN_READ_ONLY=1"
             ) from None
         self.left = self._file.read().strip()
-        """What the last holder left: a pid if it was killed, else what it released the lock with.
+        """Text left by the last holder: its pid if it was killed, else the word of its release.
         """
         self._write(str(os.getpid()))
 
