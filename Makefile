@@ -56,7 +56,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 	tests/setup.sh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --timeout 120 -m "not slow and not faults and not alone"
 

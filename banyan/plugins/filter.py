@@ -78,12 +78,14 @@ class Unscorable:
     retry: bool = False
 
 
-# Scorers of single completions that are Banyan's own pure code, with the classes that their names
-# must lead to. They alone run without the verifier's sandbox, whatever a plugin declares.
+# Scorers of single completions, and of groups, that are Banyan's own pure code, with the classes
+# that their names must lead to. They alone run without the verifier's sandbox, whatever a plugin
+# declares; the verifier and tree policies that score within a node trust this one list.
 UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
 }
+UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
 
 
 def unconfined(name: str, scorer: object) -> bool:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.plugins.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.chassis.process import settings as settings_reader
-from services.verifier.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 from services.verifier.settings import Settings

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
+from banyan.plugins.filter import UNCONFINED, UNCONFINED_GROUPS
 from banyan.v1 import tree_pb2
 from services.chassis.process import telemetry
-from services.verifier.filter import UNCONFINED, UNCONFINED_GROUPS
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, plain, sound
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec

@@ -118,6 +118,7 @@ class Pool:
         self._limits, self._width, self._max_lanes = limits, width, lanes
         self._lanes: dict[bytes, Lane] = {}  # least recently used first
         self._turns = FairSlots(1)  # of scores whose processes the kernel would count together
+        self._closing: set[asyncio.Task[None]] = set()  # lanes that are no longer kept
 
     async def score(
         self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], *, run_id: str = ""
@@ -152,18 +153,31 @@ class Pool:
         return lane
 
     async def _evict(self, needed: Lane) -> None:
+        """Close idle lanes above the limit in the background: no score waits for a stopped child.
+
+        As many closing lanes as kept ones are the bound; beyond it a score waits for one of them.
+        """
         while len(self._lanes) > self._max_lanes:
             idle = [
                 key for key, lane in self._lanes.items() if lane is not needed and not lane.busy
             ]
             if not idle:
                 return  # all are at work; the next call tries again
-            await self._lanes.pop(idle[0]).close()
+            self._close(self._lanes.pop(idle[0]))
+            if len(self._closing) > self._max_lanes:
+                await asyncio.wait(self._closing, return_when=asyncio.FIRST_COMPLETED)
+
+    def _close(self, lane: Lane) -> None:
+        task = asyncio.create_task(lane.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """End all children."""
         while self._lanes:
-            await self._lanes.popitem()[1].close()
+            self._close(self._lanes.popitem()[1])
+        while self._closing:
+            await asyncio.wait(self._closing)
 
 
 def limits_of(spec: ScorerSpec, limits: Limits) -> Limits:

@@ -305,3 +305,34 @@ async def test_a_scorer_that_is_at_work_does_not_give_way(
     await asyncio.wait_for(_outcome(pool, "a3", A, third), 5.0)
     assert list(pool._lanes) == [third.key]
     await pool.close()
+
+
+async def test_no_score_waits_for_children_of_another_scorer_to_end(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """Up to the bound: as many closing lanes as kept ones."""
+    go, ended = asyncio.Semaphore(10), asyncio.Semaphore(0)
+
+    class Stopped(Standing):
+        async def close(self) -> None:
+            await ended.acquire()
+
+    async def start(*_: Any) -> Any:
+        return Stopped(True, [], go)
+
+    monkeypatch.setattr(Worker, "start", start)
+    pool = Pool(Limits(), lanes=1)
+    first, second, third = (ScorerSpec(f"rewards:n{n}", {}) for n in range(3))
+    await _outcome(pool, "1", A, first)
+    await asyncio.wait_for(_outcome(pool, "2", A, second), 5.0)
+    beyond = asyncio.create_task(_outcome(pool, "3", A, third))
+    await eventually(lambda: len(pool._closing) == 2)
+    assert not beyond.done()
+    ended.release()
+    await asyncio.wait_for(beyond, 5.0)
+    closing = asyncio.create_task(pool.close())
+    await eventually(lambda: not pool._lanes)
+    assert not closing.done()
+    for _ in range(2):
+        ended.release()
+    await asyncio.wait_for(closing, 5.0)

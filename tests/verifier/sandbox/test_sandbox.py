@@ -237,7 +237,7 @@ async def test_a_child_that_hangs_is_killed_and_reported(monkeypatch):
     assert not Path(child._folder).exists()
 
 
-async def test_children_are_bounded_and_reused(monkeypatch):
+async def test_children_are_bounded_and_reused(monkeypatch, eventually):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     pool = Pool(LIMITS, width=2, lanes=2)
     try:
@@ -248,7 +248,7 @@ async def test_children_are_bounded_and_reused(monkeypatch):
         await score(pool, "count")
         await score(pool, "nan")
         assert len(pool._lanes) == 2
-        assert not any(Path(f"/proc/{pid}").exists() for pid in first)
+        await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in first))
     finally:
         await pool.close()
 
