@@ -16,7 +16,7 @@ import numpy.typing as npt
 from banyan.digest import blake, packed
 from banyan.errors import InvalidInput
 from banyan.policy import PolicyVersion
-from banyan.signals import NOTHING_SAID, Signals, halves
+from banyan.signals import EMPTY_SIGNALS, Signals, halves
 
 ENCODING_VERSION = 1
 MOST_BIASED = 1024  # tokens
@@ -175,7 +175,7 @@ class Segment:
     text: str = ""
     cached_tokens: int = 0
     entropies_T: Floats = field(default_factory=lambda: _NOTHING)
-    signals: Signals = NOTHING_SAID
+    signals: Signals = EMPTY_SIGNALS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens_T", _frozen(self.tokens_T, np.int32, "tokens"))
@@ -186,7 +186,7 @@ class Segment:
         object.__setattr__(
             self, "entropies_T", halves(entropies, (-1,)) if len(entropies) else entropies
         )
-        if self.signals is not NOTHING_SAID:
+        if self.signals is not EMPTY_SIGNALS:
             self.signals.check(len(self.tokens_T))
         self._check()
 

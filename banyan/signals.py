@@ -125,7 +125,7 @@ class Signals:
                 )
 
 
-NOTHING_SAID = Signals()  # shared by all segments without signals, which are most
+EMPTY_SIGNALS = Signals()  # shared by all segments without signals, which are most
 
 
 def joined(parts: Sequence[Signals]) -> Signals:

@@ -18,7 +18,7 @@ from banyan.recipe import Optimise
 from bench.harness.table import Result, median
 from bench.rivals.flattened import Rivals, Shape, kept, model, tree
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import Lesson, study
+from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.training.trainer import Trainer, settle
 
 BAR = Shape(512, 16, 64)
@@ -111,7 +111,9 @@ def _step(result: Result) -> None:
     estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
 
     def prepared() -> Lesson:
-        return study(groups, estimator, lambda tree, leaf: False, b"now", settings.tokens_per_row)
+        return build_lesson(
+            groups, estimator, lambda tree, leaf: False, b"now", settings.tokens_per_row
+        )
 
     lesson = prepared()
     first = median([_seconds(prepared) for _ in range(RUNS)])

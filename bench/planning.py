@@ -138,7 +138,7 @@ def _grower(recipe: Recipe, index: int, engine: ScriptedEngine, spent: Spent) ->
         run_id=recipe.name,
         seed=seed,
         messages=_PROMPT,
-        policy=policy,
+        tree_policy=policy,
         max_path_tokens=generate.max_new_tokens,
         sampling=sampling,
         order=(0, index),

@@ -17,7 +17,7 @@ from bench.rivals.oneprocess import OneProcess
 from services.chassis import models
 from services.gateway.tasks import messages
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import study
+from services.learner.data.prepare import build_lesson
 
 RUNS = 5
 GROUPS, WIDTH = 8, 8
@@ -69,7 +69,7 @@ def _tree_step(
         scores = dict(zip(leaves, rewards[g * WIDTH : (g + 1) * WIDTH], strict=True))
         groups.append((str(g), [ScoredTree(tree, leaves, scores)]))
     budget = process.recipe.optimise.tokens_per_row
-    lesson = study(
+    lesson = build_lesson(
         groups, process.estimator, lambda tree, leaf: False, process.policy.digest, budget
     )
     process.trainer.step(lesson.sequences, number)

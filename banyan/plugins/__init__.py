@@ -2,7 +2,7 @@
 
 Plugins are pure: they see recorded facts and return decisions, never tensors, weights, sockets or
 clocks. They are registered by entry point (`banyan.generate`, `banyan.filter`, `banyan.control`,
-`banyan.replay`, `banyan.optimise`) or named as module:attribute.
+`banyan.rooms`, `banyan.replay`, `banyan.optimise`) or named as module:attribute.
 """
 
 from banyan.plugins.control import (

@@ -1,4 +1,16 @@
-"""Control: the next groups, and shares of the growth budget among trees."""
+"""Control: the next groups, and shares of the growth budget among trees.
+
+A growth budget is the number of leaves that a tree may have. Its name in stored and sent data, in
+recipes and in plugins is `room` (`control.rooms`, `needs_room`), which cannot change. The classes:
+
+    RoomShare       the rule of a plugin: shares leaves among waiting trees
+    Waiting         a tree that waits for its share, as the rule sees it
+    GrowthBudget    the budget of one tree, as its tree policy sees it (`banyan.plugins.generate`)
+    GrowthBudgets   the division in a run: which rounds are due, and their grants (gateway)
+    TreeBudget      the known facts of a tree, for that division (gateway)
+    BudgetRounds    the rounds of one run: reads facts, divides, stores grants (gateway)
+    BudgetGrant     a stored grant, as a growing tree applies it (rollout)
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

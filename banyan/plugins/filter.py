@@ -48,7 +48,7 @@ class Repair:
         try:
             self.text.encode()
         except UnicodeEncodeError as error:
-            return f"its text holds half a character at {error.start}"
+            return f"its text contains a lone surrogate at {error.start}"
         return ""
 
 

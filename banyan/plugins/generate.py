@@ -89,7 +89,7 @@ class GrowthBudget:
     """Part of control's decisions that spans trees; its only way into a plan.
 
     max_leaves: leaves that the tree may have; None before control's first decision
-    step: optimizer steps before the tree was opened
+    step: oldest step whose policy may sample the tree (`TreeSpec.min_step`)
     final: whether control will grant no more; set only for policies with `needs_room`
     """
 

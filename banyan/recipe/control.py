@@ -23,7 +23,7 @@ class Control(Part):
     )
 
     groups_per_batch: Annotated[int, Field(ge=1, le=100_000)] = 8
-    """Groups (prompt rows) that one optimizer step consumes."""
+    """Groups (one prompt row each) that a batch takes."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 0
     """Steps that a tree's policy may be behind. 0: sampling and training take turns, each with all
     cores."""

@@ -44,8 +44,7 @@ class Lora(Part):
     def _same(self) -> "Lora":
         if self.dropout:
             raise ValueError(
-                f"dropout {self.dropout} makes another function of each pass, and ratios compare "
-                "two; set 0"
+                f"dropout {self.dropout} makes each pass random, and ratios compare two; set 0"
             )
         return self
 

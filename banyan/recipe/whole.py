@@ -46,10 +46,10 @@ class Recipe(Part):
     deterministic: bool = False
     """Equal ids and equal weights for equal seeds, on one machine, build and thread count."""
     allow_truncated_sampling: bool = False
-    """Whether top_p, top_k and logit_bias may be used in training; importance weights then use the
+    """True if top_p, top_k and logit_bias may be used in training; importance weights then use the
     distribution that was drawn from."""
     allow_unconfined_scorers: bool = False
-    """Whether scorers may run on a machine that cannot confine them (no Landlock, no seccomp
+    """True if scorers may run on a machine that cannot confine them (no Landlock, no seccomp
     filters, or as root without another user): completions then run with the verifier's rights
     wherever a scorer runs them. Otherwise nothing is scored there."""
 

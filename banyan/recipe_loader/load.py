@@ -15,7 +15,8 @@ from banyan.recipe import Recipe, Replay
 from banyan.recipe_loader import group_scorers, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
 
-# Settings of tree policies that grow by rooms; the sharing rule relies on the recipe's values.
+# Settings of tree policies that ask for growth budget; the rule that shares it relies on the
+# recipe's values.
 ROOM_SETTINGS = frozenset({"start", "most"})
 
 
@@ -63,13 +64,13 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     policy = registry.tree_policy(recipe.generate.policy, recipe.generate.settings)
     if recipe.deterministic and getattr(policy, "needs_scores", False):
         raise InvalidInput(
-            f"generate.policy {recipe.generate.policy} waits for scores, which come when they "
-            "come; set deterministic: false"
+            f"generate.policy {recipe.generate.policy} waits for scores, which come at "
+            "times that no seed fixes; set deterministic: false"
         )
     if recipe.resources.engine == "vllm" and getattr(policy, "needs_entropy", False):
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} needs entropies, which resources.engine "
-            "vllm cannot say; use torch"
+            "vllm does not provide; use torch"
         )
     if getattr(policy, "truncates", False) and not recipe.allow_truncated_sampling:
         raise InvalidInput(
@@ -79,7 +80,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     registry.curriculum(recipe.control.curriculum, recipe.control.curriculum_settings)
     if recipe.replay is not None:
         _check_replay(recipe.replay)
-    _refuse_deaf(recipe, policy)
+    _check_learned_head(recipe, policy)
     _check_rooms(recipe, policy)
     _check_estimator(recipe, policy)
     for scorer in (*recipe.filter, *recipe.eval.filter):
@@ -115,13 +116,13 @@ def _check_replay(replay: Replay) -> None:
         )
 
 
-def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
+def _check_learned_head(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput if a head is needed but missing, or trained but unused."""
     name, engine = recipe.generate.policy, recipe.resources.engine
     if getattr(policy, "needs_head", False) and engine == "vllm":
         raise InvalidInput(
-            f"generate.policy {name} needs the score of a learned head, which engine vllm cannot "
-            "say: use torch"
+            f"generate.policy {name} needs the score of a learned head, which engine vllm does "
+            "not provide; use torch"
         )
     if (
         getattr(policy, "needs_head", False)
@@ -134,7 +135,7 @@ def _refuse_deaf(recipe: Recipe, policy: Any) -> None:
         )
     if recipe.optimise.head is not None and not hasattr(policy, "observations"):
         raise InvalidInput(
-            f"generate.policy {name} asks no head for its score; leave `optimise.head` out"
+            f"generate.policy {name} does not use a learned head; leave `optimise.head` out"
         )
 
 
@@ -167,12 +168,12 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
     if getattr(built, "needs_entropy", False) and engine == "vllm":
         raise InvalidInput(
             f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm "
-            "cannot say; use torch"
+            "does not provide; use torch"
         )
     if optimise.entropy_quantile and engine == "vllm":
         raise InvalidInput(
             f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which "
-            "resources.engine vllm cannot say; use torch, or set it to 0"
+            "resources.engine vllm does not provide; use torch, or set it to 0"
         )
     needs, available = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
     for scorer in recipe.filter:
@@ -195,11 +196,11 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
     name, rooms = recipe.generate.policy, recipe.control.rooms
     if getattr(policy, "needs_room", False) != bool(rooms):
         raise InvalidInput(
-            f"control.rooms {rooms} needs a tree policy that grows by rooms, such as "
+            f"control.rooms {rooms} needs a tree policy that asks for growth budget, such as "
             f"generate.policy: rounds; got {name}"
             if rooms
-            else f"generate.policy {name} grows by rooms that control gives; set control.rooms, "
-            "such as xrpo"
+            else f"generate.policy {name} asks for growth budget, which control must grant; "
+            "set control.rooms, such as xrpo"
         )
     if not rooms:
         return

@@ -18,7 +18,7 @@ _HIDDEN = (
     *range(0xFFF9, 0xFFFC),
     *range(0xE0000, 0xE0080),
 )  # byte order mark, annotations, tags
-_SURROGATES = range(0xD800, 0xE000)  # half a character: no encoding has it
+_SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair, which UTF-8 cannot encode
 _UNKNOWN = "�"
 
 _C0 = {code: chr(0x2400 + code) for code in range(0x20) if code not in _KEPT} | {0x7F: "␡"}

@@ -12,7 +12,7 @@ from banyan.errors import InvalidInput
 from banyan.facts import Facts
 from banyan.policy import PolicyVersion
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
-from banyan.signals import NOTHING_SAID, Signals
+from banyan.signals import EMPTY_SIGNALS, Signals
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 
@@ -140,7 +140,9 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
         text=message.text,
         cached_tokens=message.cached_tokens,
         entropies_T=_numbers(message.entropies, "<f2", "entropies"),
-        signals=signals_from_wire(message.signals) if message.HasField("signals") else NOTHING_SAID,
+        signals=signals_from_wire(message.signals)
+        if message.HasField("signals")
+        else EMPTY_SIGNALS,
     )
     if segment.id != message.id:
         raise InvalidInput(

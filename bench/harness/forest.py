@@ -132,7 +132,7 @@ class Forest:
             run_id="bench",
             seed=drawn,
             messages=prompts[p].messages,
-            policy=policy,
+            tree_policy=policy,
             max_path_tokens=self._longest,
             sampling=sampling,
             order=(p, t),

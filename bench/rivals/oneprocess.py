@@ -30,7 +30,7 @@ from services.chassis import models
 from services.chassis.weights import file
 from services.gateway.tasks import Split, load, messages, split
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import Lesson, study
+from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
 from services.learner.training.trainer import StepReport, Trainer, settle
@@ -50,7 +50,7 @@ class Seconds:
 
     sample: list[float] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
-    study: list[float] = field(default_factory=list)
+    prepare: list[float] = field(default_factory=list)
     train: list[float] = field(default_factory=list)
     refresh: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -165,7 +165,9 @@ class OneProcess:
         ]
         t2 = time.perf_counter()
         budget = self.recipe.optimise.tokens_per_row
-        lesson = study(scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget)
+        lesson = build_lesson(
+            scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget
+        )
         t3 = time.perf_counter()
         report = self.trainer.step(lesson.sequences, number)
         t4 = time.perf_counter()
@@ -173,7 +175,7 @@ class OneProcess:
         t5 = time.perf_counter()
         s = self.seconds
         for spent, (begun, ended) in zip(
-            (s.sample, s.score, s.study, s.train, s.refresh),
+            (s.sample, s.score, s.prepare, s.train, s.refresh),
             itertools.pairwise((t0, t1, t2, t3, t4, t5)),
             strict=True,
         ):

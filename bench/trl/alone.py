@@ -80,7 +80,8 @@ def run(way: str, steps: int) -> dict[str, Any]:
         "seconds": spent.steps,
         "processor_s": used,
         "of_it": {
-            name: getattr(spent, name) for name in ("sample", "score", "study", "train", "refresh")
+            name: getattr(spent, name)
+            for name in ("sample", "score", "prepare", "train", "refresh")
         },
         "tokens": sampled,
         "prefilled": prompts,
@@ -95,7 +96,7 @@ def alone() -> Iterator[None]:
     This holds for the engine's waves and store, and for the learner's sequences.
     """
     from bench.rivals import oneprocess
-    from services.learner.data.prepare import study
+    from services.learner.data.prepare import build_lesson
     from services.learner.packing import packing
     from services.rollout.engines.port import Request
     from services.rollout.engines.torch_engine import engine
@@ -113,14 +114,14 @@ def alone() -> Iterator[None]:
             return packing.pack(pieces, budget)
 
         # With a budget of 0 each path is a part of its own.
-        return study(scored, estimator, stale, policy, 0, pack=pack)
+        return build_lesson(scored, estimator, stale, policy, 0, pack=pack)
 
     with (
         mock.patch.object(engine, "next_wave", wave),
         mock.patch.object(KvBudget, "keep", lambda *_: None),
         mock.patch.object(KvBudget, "worth_sharing", lambda *_: False),
         mock.patch.object(packing, "_shared_trunk", lambda parts: 0),
-        mock.patch.object(oneprocess, "study", lesson),
+        mock.patch.object(oneprocess, "build_lesson", lesson),
     ):
         yield
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from banyan.credit import group as groups
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Floats
 from banyan.credit.steps import BRANCHES
 from banyan.plugins import Advantages, GroupTrees
@@ -58,47 +58,47 @@ class BranchDepth:
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group, BRANCHES)
-        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
+        arrays = group_arrays(group, BRANCHES)
+        reward_L = np.where(arrays.scored_L, arrays.rewards_L, 0.0)
         value_S = (
-            grove.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(grove, reward_L)
+            arrays.mean_leaves(reward_L) if self.fusion == "mean" else self.fused(arrays, reward_L)
         )
-        return grove.node_valued(self._by_depth(grove, value_S))
+        return arrays.node_valued(self._by_depth(arrays, value_S))
 
-    def _by_depth(self, grove: Grove, value_S: Floats) -> Floats:
-        tree_S = grove.tree_S if self.peers == "tree" else np.zeros(len(value_S), np.int64)
-        found_S = stats.standardised(value_S, stats.labels_of(tree_S, grove.rank_S), epsilon=_TINY)
+    def _by_depth(self, arrays: GroupArrays, value_S: Floats) -> Floats:
+        tree_S = arrays.tree_S if self.peers == "tree" else np.zeros(len(value_S), np.int64)
+        found_S = stats.standardised(value_S, stats.labels_of(tree_S, arrays.rank_S), epsilon=_TINY)
         if self.most:
             found_S = np.clip(found_S, -self.most, self.most)
-        return np.where(grove.prompt_S, 0.0, found_S)
+        return np.where(arrays.prompt_S, 0.0, found_S)
 
-    def fused(self, grove: Grove, reward_L: Floats) -> Floats:
+    def fused(self, arrays: GroupArrays, reward_L: Floats) -> Floats:
         """Return R of each branch, from the leaves up, children weighted by likelihood."""
-        score_S = self.sharpness * _mean_logprobs(grove)
-        ends = grove.step_L[grove.scored_L]
-        follows = np.flatnonzero(~grove.prompt_S)
+        score_S = self.sharpness * _mean_logprobs(arrays)
+        ends = arrays.step_L[arrays.scored_L]
+        follows = np.flatnonzero(~arrays.prompt_S)
         # The largest score among the successors of a step is subtracted: exp may overflow.
         most_S = np.full(len(score_S), -np.inf)
         most_S[ends] = 0.0
-        np.maximum.at(most_S, grove.above_S[follows], score_S[follows])
+        np.maximum.at(most_S, arrays.above_S[follows], score_S[follows])
         weight_S = np.exp(
-            score_S - most_S[grove.parent_S], where=~grove.prompt_S, out=np.ones(len(score_S))
+            score_S - most_S[arrays.parent_S], where=~arrays.prompt_S, out=np.ones(len(score_S))
         )
         end_S = np.exp(-np.maximum(most_S, 0.0))
-        total_S, mass_S = np.zeros(len(grove.steps)), np.zeros(len(grove.steps))
-        np.add.at(total_S, ends, end_S[ends] * reward_L[grove.scored_L])
+        total_S, mass_S = np.zeros(len(arrays.steps)), np.zeros(len(arrays.steps))
+        np.add.at(total_S, ends, end_S[ends] * reward_L[arrays.scored_L])
         np.add.at(mass_S, ends, end_S[ends])
-        for rank in range(int(grove.rank_S.max(initial=0)), 0, -1):
-            here = np.flatnonzero(grove.rank_S == rank)
-            np.add.at(total_S, grove.above_S[here], weight_S[here] * total_S[here] / mass_S[here])
-            np.add.at(mass_S, grove.above_S[here], weight_S[here])
+        for rank in range(int(arrays.rank_S.max(initial=0)), 0, -1):
+            here = np.flatnonzero(arrays.rank_S == rank)
+            np.add.at(total_S, arrays.above_S[here], weight_S[here] * total_S[here] / mass_S[here])
+            np.add.at(mass_S, arrays.above_S[here], weight_S[here])
         return total_S / mass_S
 
 
-def _mean_logprobs(grove: Grove) -> Floats:
+def _mean_logprobs(arrays: GroupArrays) -> Floats:
     """Return the mean behaviour log-prob of each branch's sampled tokens; 0 without any."""
     sums = [
         sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained)
-        for s in grove.steps
+        for s in arrays.steps
     ]
-    return np.asarray(np.array(sums) / np.maximum(grove.trained_S, 1))
+    return np.asarray(np.array(sums) / np.maximum(arrays.trained_S, 1))

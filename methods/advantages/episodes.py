@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from banyan.credit import stats
-from banyan.credit.grove import Grove
+from banyan.credit.group_arrays import GroupArrays
 from banyan.credit.stats import Bools, Floats, Ints
 
 _REMEDY = (
@@ -44,20 +44,20 @@ class Episodes:
     state_R: Ints
 
 
-def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
+def episodes(arrays: GroupArrays, gamma: float, alike: float = 1.0) -> Episodes:
     """Return the rows of a group.
 
     gamma: discount
     alike: difflib's ratio from which two texts are one state; 1 where they must be equal
     """
-    leaf_R, step_R = grove.rows
-    acted_R = grove.trained_S[step_R] > 0
-    reward_R = np.nan_to_num(grove.reward_S)[step_R]
-    last_R = grove.step_L[leaf_R] == step_R
-    reward_R = np.where(last_R, grove.rewards_L[leaf_R], reward_R)
-    score_L = np.asarray(np.bincount(leaf_R, reward_R, len(grove.rewards_L)), np.float64)
-    return_R = _returns(grove, leaf_R, acted_R, reward_R, gamma)
-    state_R = _states(grove, alike)[step_R]
+    leaf_R, step_R = arrays.rows
+    acted_R = arrays.trained_S[step_R] > 0
+    reward_R = np.nan_to_num(arrays.reward_S)[step_R]
+    last_R = arrays.step_L[leaf_R] == step_R
+    reward_R = np.where(last_R, arrays.rewards_L[leaf_R], reward_R)
+    score_L = np.asarray(np.bincount(leaf_R, reward_R, len(arrays.rewards_L)), np.float64)
+    return_R = _returns(arrays, leaf_R, acted_R, reward_R, gamma)
+    state_R = _states(arrays, alike)[step_R]
     kept = np.flatnonzero(acted_R)
     return Episodes(
         leaf_R=leaf_R[kept],
@@ -68,10 +68,12 @@ def episodes(grove: Grove, gamma: float, alike: float = 1.0) -> Episodes:
     )
 
 
-def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float) -> Floats:
+def _returns(
+    arrays: GroupArrays, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float
+) -> Floats:
     """Return R_t = r_t + γ · R_{t+1} along each path. A step without an action takes no time."""
-    at_L_D = np.full_like(grove.path_L_D, -1)
-    rank_R = grove.rank_S[grove.rows[1]]
+    at_L_D = np.full_like(arrays.path_L_D, -1)
+    rank_R = arrays.rank_S[arrays.rows[1]]
     at_L_D[leaf_R, rank_R] = np.arange(len(leaf_R))
     return_R, later_L = np.zeros(len(leaf_R)), np.zeros(len(at_L_D))
     for row_L in at_L_D.T[::-1]:
@@ -82,19 +84,19 @@ def _returns(grove: Grove, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma
     return return_R
 
 
-def _states(grove: Grove, alike: float) -> Ints:
+def _states(arrays: GroupArrays, alike: float) -> Ints:
     """Return a number for the state that each step was taken in."""
-    named = grove.named("state")
+    named = arrays.named("state")
     if any(value is not None for value in named):
-        return _numbered(list(grove.needed("state", "the estimator", _REMEDY)), alike)
-    return _numbered([_place(grove, index) for index in range(len(grove.steps))], alike)
+        return _numbered(list(arrays.needed("state", "the estimator", _REMEDY)), alike)
+    return _numbered([_place(arrays, index) for index in range(len(arrays.steps))], alike)
 
 
-def _place(grove: Grove, index: int) -> Hashable:
-    above = int(grove.above_S[index])
-    if above < 0 or grove.above_S[above] < 0:
+def _place(arrays: GroupArrays, index: int) -> Hashable:
+    above = int(arrays.above_S[index])
+    if above < 0 or arrays.above_S[above] < 0:
         return "prompt"
-    return grove.steps[above].observed or above
+    return arrays.steps[above].observed or above
 
 
 def _numbered(keys: list[Hashable], alike: float) -> Ints:

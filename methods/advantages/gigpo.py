@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Floats
 from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
@@ -56,11 +56,11 @@ class GiGpo:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per step."""
-        grove = plant(group, self.steps, rewarded=True)
-        rows = episodes(grove, self.gamma, self.alike)
+        arrays = group_arrays(group, self.steps, rewarded=True)
+        rows = episodes(arrays, self.gamma, self.alike)
         step_R = normalised(rows.return_R, rows.state_R, self.scale, ddof=1)
         value_R = self._episode(rows) + self.step_weight * step_R
-        return grove.node_valued(spread(grove, rows, value_R))
+        return arrays.node_valued(spread(arrays, rows, value_R))
 
     def _episode(self, rows: Episodes) -> Floats:
         if self.rows == "steps":
@@ -69,7 +69,9 @@ class GiGpo:
         return normalised(rows.score_R[first], None, self.scale, ddof=1)[back]
 
 
-def spread(grove: Grove, rows: Episodes, value_R: Floats) -> Floats:
+def spread(arrays: GroupArrays, rows: Episodes, value_R: Floats) -> Floats:
     """Return the mean over each step's rows; 0 for steps without an action."""
-    total_S = np.bincount(rows.step_R, value_R, len(grove.steps))
-    return np.asarray(total_S / np.maximum(np.bincount(rows.step_R, minlength=len(grove.steps)), 1))
+    total_S = np.bincount(rows.step_R, value_R, len(arrays.steps))
+    return np.asarray(
+        total_S / np.maximum(np.bincount(rows.step_R, minlength=len(arrays.steps)), 1)
+    )

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from banyan.credit import stats
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.credit.stats import Floats, Ints
 from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
@@ -59,9 +59,9 @@ class Hgpo:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per step."""
-        grove = plant(group, self.steps, rewarded=True)
-        rows = episodes(grove, self.gamma)
-        return grove.node_valued(spread(grove, rows, self.values(rows)))
+        arrays = group_arrays(group, self.steps, rewarded=True)
+        rows = episodes(arrays, self.gamma)
+        return arrays.node_valued(spread(arrays, rows, self.values(rows)))
 
     def values(self, rows: Episodes) -> Floats:
         """Return A of each row."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from banyan import facts
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Bools, Floats, Ints
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
@@ -54,58 +54,63 @@ class Mars2:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per node, 0 for those of other agents."""
-        grove = plant(group, rewarded=True)
-        reward_S = _rewards(grove)
-        shaped_S = self._shaped(grove, reward_S)
+        arrays = group_arrays(group, rewarded=True)
+        reward_S = _rewards(arrays)
+        shaped_S = self._shaped(arrays, reward_S)
         value_S = np.zeros(len(reward_S))
-        own_S = ~grove.prompt_S
-        value_S[own_S] = stats.standardised(shaped_S[own_S], grove.tree_S[own_S], epsilon=_TINY)
-        return grove.node_valued(np.where(self._mine(grove), value_S, 0.0))
+        own_S = ~arrays.prompt_S
+        value_S[own_S] = stats.standardised(shaped_S[own_S], arrays.tree_S[own_S], epsilon=_TINY)
+        return arrays.node_valued(np.where(self._mine(arrays), value_S, 0.0))
 
-    def _shaped(self, grove: Grove, reward_S: Floats) -> Floats:
-        # Programs of other trees are no siblings, unlike in grove.sibling_S.
-        sibling_S = stats.labels_of(grove.above_S)
+    def _shaped(self, arrays: GroupArrays, reward_S: Floats) -> Floats:
+        # Programs of other trees are no siblings, unlike in arrays.sibling_S.
+        sibling_S = stats.labels_of(arrays.above_S)
         count_S = stats.sizes(sibling_S)
         total_S = stats.means(reward_S, sibling_S) * count_S
         others_S = (total_S - reward_S) / np.maximum(count_S - 1, 1)
         if self.parent == "raw":
             return self._step(
-                grove, reward_S=reward_S, parent_S=reward_S, others_S=others_S, count_S=count_S
+                arrays, reward_S=reward_S, parent_S=reward_S, others_S=others_S, count_S=count_S
             )
         shaped_S = reward_S
-        for rank in range(1, int(grove.rank_S.max(initial=0)) + 1):
+        for rank in range(1, int(arrays.rank_S.max(initial=0)) + 1):
             fresh_S = self._step(
-                grove, reward_S=reward_S, parent_S=shaped_S, others_S=others_S, count_S=count_S
+                arrays, reward_S=reward_S, parent_S=shaped_S, others_S=others_S, count_S=count_S
             )
-            shaped_S = np.where(grove.rank_S == rank, fresh_S, shaped_S)
+            shaped_S = np.where(arrays.rank_S == rank, fresh_S, shaped_S)
         return shaped_S
 
     def _step(
-        self, grove: Grove, reward_S: Floats, parent_S: Floats, others_S: Floats, count_S: Ints
+        self,
+        arrays: GroupArrays,
+        reward_S: Floats,
+        parent_S: Floats,
+        others_S: Floats,
+        count_S: Ints,
     ) -> Floats:
-        first_S = grove.prompt_S[grove.parent_S]
-        above_S = parent_S[grove.parent_S]
+        first_S = arrays.prompt_S[arrays.parent_S]
+        above_S = parent_S[arrays.parent_S]
         both_S = (1 - self.beta) * above_S + self.beta * others_S
         only_S = np.where(first_S, np.where(count_S > 1, others_S, reward_S), above_S)
         base_S = np.where(~first_S & (count_S > 1), both_S, only_S)
         return np.asarray(reward_S + self.alpha * (reward_S - base_S))
 
-    def _mine(self, grove: Grove) -> Bools:
+    def _mine(self, arrays: GroupArrays) -> Bools:
         if not self.agent:
-            return np.ones(len(grove.steps), np.bool_)
+            return np.ones(len(arrays.steps), np.bool_)
         return np.asarray(
-            [value == self.agent for value in grove.needed("agent", "mars2", _AGENT)], np.bool_
+            [value == self.agent for value in arrays.needed("agent", "mars2", _AGENT)], np.bool_
         )
 
 
-def _rewards(grove: Grove) -> Floats:
+def _rewards(arrays: GroupArrays) -> Floats:
     """Return the reward of each node: its own, or that of the leaf that it ends.
 
     Raises InvalidInput if a node has none.
     """
-    reward_S = np.where(grove.prompt_S, 0.0, grove.reward_S)
-    reward_S[grove.step_L[grove.scored_L]] = grove.rewards_L[grove.scored_L]
+    reward_S = np.where(arrays.prompt_S, 0.0, arrays.reward_S)
+    reward_S[arrays.step_L[arrays.scored_L]] = arrays.rewards_L[arrays.scored_L]
     missing = np.flatnonzero(np.isnan(reward_S))
     if len(missing):
-        raise grove.lacks(int(missing[0]), "mars2 needs a reward on every node of a tree", _REWARD)
+        raise arrays.lacks(int(missing[0]), "mars2 needs a reward on every node of a tree", _REWARD)
     return reward_S

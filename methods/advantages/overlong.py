@@ -16,7 +16,7 @@ import numpy as np
 
 from banyan.credit import group as groups
 from banyan.credit import stats
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.credit.stats import Floats
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
@@ -58,15 +58,15 @@ class Dapo:
         reason = groups.lesson_missing(rewards_L) if self.dynamic_sampling else ""
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
+        arrays = group_arrays(group)
         if self.longest:
-            lengths_L = grove.along(grove.trained_S.astype(np.float64))
+            lengths_L = arrays.along(arrays.trained_S.astype(np.float64))
             rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
         value_L = np.zeros(len(rewards_L))
-        value_L[grove.scored_L] = stats.standardised(
-            rewards_L[grove.scored_L], epsilon=self.epsilon
+        value_L[arrays.scored_L] = stats.standardised(
+            rewards_L[arrays.scored_L], epsilon=self.epsilon
         )
-        return grove.leaf_valued(value_L)
+        return arrays.leaf_valued(value_L)
 
 
 def penalty(lengths_L: Floats, longest: int, buffer: int, factor: float = 1.0) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 
 from banyan import facts
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Floats, Ints
 from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.errors import InvalidInput
@@ -63,41 +63,41 @@ class PorTool:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per step."""
-        grove = plant(group, self.steps)  # γ counts actions, not scores inside them
-        path_L = np.zeros(len(grove.rewards_L))
-        path_L[grove.scored_L] = stats.standardised(
-            grove.rewards_L[grove.scored_L], epsilon=self.epsilon
+        arrays = group_arrays(group, self.steps)  # γ counts actions, not scores inside them
+        path_L = np.zeros(len(arrays.rewards_L))
+        path_L[arrays.scored_L] = stats.standardised(
+            arrays.rewards_L[arrays.scored_L], epsilon=self.epsilon
         )
-        fork_S = stats.standardised(self.rewards(grove), grove.sibling_S, epsilon=self.epsilon)
-        value_S = self.trajectory * grove.mean_rows(path_L[grove.rows[0]]) + self.fork * fork_S
-        return grove.node_valued(np.where(grove.prompt_S, 0.0, value_S))
+        fork_S = stats.standardised(self.rewards(arrays), arrays.sibling_S, epsilon=self.epsilon)
+        value_S = self.trajectory * arrays.mean_rows(path_L[arrays.rows[0]]) + self.fork * fork_S
+        return arrays.node_valued(np.where(arrays.prompt_S, 0.0, value_S))
 
-    def rewards(self, grove: Grove) -> Floats:
+    def rewards(self, arrays: GroupArrays) -> Floats:
         """Return R(s) of each step."""
-        leaf_R, step_R = grove.rows
-        turn_S = _turns(grove)
-        left_R = turn_S[grove.step_L[leaf_R]] - turn_S[step_R]
-        return_R = self.gamma ** left_R.astype(np.float64) * grove.rewards_L[leaf_R]
+        leaf_R, step_R = arrays.rows
+        turn_S = _turns(arrays)
+        left_R = turn_S[arrays.step_L[leaf_R]] - turn_S[step_R]
+        return_R = self.gamma ** left_R.astype(np.float64) * arrays.rewards_L[leaf_R]
         if self.join == "mean":
-            return grove.mean_rows(return_R) + self._format(grove)
-        best_S = np.full(len(grove.steps), -np.inf)
+            return arrays.mean_rows(return_R) + self._format(arrays)
+        best_S = np.full(len(arrays.steps), -np.inf)
         np.maximum.at(best_S, step_R, return_R)
-        return best_S + self._format(grove)
+        return best_S + self._format(arrays)
 
-    def _format(self, grove: Grove) -> Floats:
+    def _format(self, arrays: GroupArrays) -> Floats:
         if not self.format:
-            return np.zeros(len(grove.steps))
+            return np.zeros(len(arrays.steps))
         remedy = "give each segment the number, or leave the setting `format` out"
-        values = grove.needed(self.format, "portool", remedy)
+        values = arrays.needed(self.format, "portool", remedy)
         for value in values:
             if isinstance(value, str) and value:
                 raise InvalidInput(f"portool needs a number as {self.format!r}, got {value!r}")
         return np.array([v if isinstance(v, int | float) else 0.0 for v in values], np.float64)
 
 
-def _turns(grove: Grove) -> Ints:
+def _turns(arrays: GroupArrays) -> Ints:
     """Return t, the number of steps with an action on the path down to each step."""
-    turn_S = (grove.trained_S > 0).astype(np.int64)
-    for index, above in enumerate(grove.above_S):  # parents come first
+    turn_S = (arrays.trained_S > 0).astype(np.int64)
+    for index, above in enumerate(arrays.above_S):  # parents come first
         turn_S[index] += turn_S[above] if above >= 0 else 0
     return turn_S

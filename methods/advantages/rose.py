@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.credit import group as groups
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Floats
 from banyan.credit.steps import BRANCHES
 from banyan.plugins import Advantages, GroupTrees
@@ -43,27 +43,27 @@ class Rose:
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group, BRANCHES)
-        value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
-        gain_S = value_S - value_S[grove.parent_S]
-        return grove.node_valued(
-            gain_S - np.abs(gain_S) * self._discount(grove) if self.length_penalty else gain_S
+        arrays = group_arrays(group, BRANCHES)
+        value_S = arrays.mean_leaves(np.where(arrays.scored_L, arrays.rewards_L, 0.0))
+        gain_S = value_S - value_S[arrays.parent_S]
+        return arrays.node_valued(
+            gain_S - np.abs(gain_S) * self._discount(arrays) if self.length_penalty else gain_S
         )
 
-    def _discount(self, grove: Grove) -> Floats:
+    def _discount(self, arrays: GroupArrays) -> Floats:
         """Return the mean of f over each step's paths; 0 for steps on a shortest path."""
-        right_L = grove.scored_L & (np.abs(np.nan_to_num(grove.rewards_L)) > _RIGHT)
+        right_L = arrays.scored_L & (np.abs(np.nan_to_num(arrays.rewards_L)) > _RIGHT)
         if right_L.sum() < 2:
-            return np.zeros(len(grove.steps))
-        length_L = np.where(grove.scored_L, grove.end_S[grove.step_L], 0)
+            return np.zeros(len(arrays.steps))
+        length_L = np.where(arrays.scored_L, arrays.end_S[arrays.step_L], 0)
         shortest = int(length_L[right_L].min())
-        leaf_R, step_R = grove.rows
-        shared_S = grove.below((right_L & (length_L == shortest))[leaf_R].astype(np.float64)) > 0
-        shared_S |= grove.prompt_S
+        leaf_R, step_R = arrays.rows
+        shared_S = arrays.below((right_L & (length_L == shortest))[leaf_R].astype(np.float64)) > 0
+        shared_S |= arrays.prompt_S
         left_L = np.zeros(len(length_L))
-        np.maximum.at(left_L, leaf_R, np.where(shared_S, grove.end_S, 0)[step_R])
+        np.maximum.at(left_L, leaf_R, np.where(shared_S, arrays.end_S, 0)[step_R])
         share_L = longer(length_L, shortest, left_L, self.length_penalty) * right_L
-        return grove.mean_rows(share_L[leaf_R] * ~shared_S[step_R])
+        return arrays.mean_rows(share_L[leaf_R] * ~shared_S[step_R])
 
 
 def longer(length_L: Floats, shortest: int, left_L: Floats, power: float) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 
 from banyan import facts
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Bools, Floats, Ints
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
@@ -38,21 +38,21 @@ class SageSkill:
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per step."""
-        grove = plant(group, rewarded=True)
-        scored = np.flatnonzero(grove.scored_L)
-        first_R, between_L = _first(grove)
-        r1 = grove.reward_S[between_L[scored]]
-        total1, total2 = chained(r1, grove.rewards_L[scored], self._used(grove, scored))
-        value1_L = np.zeros(len(grove.rewards_L))
+        arrays = group_arrays(group, rewarded=True)
+        scored = np.flatnonzero(arrays.scored_L)
+        first_R, between_L = _first(arrays)
+        r1 = arrays.reward_S[between_L[scored]]
+        total1, total2 = chained(r1, arrays.rewards_L[scored], self._used(arrays, scored))
+        value1_L = np.zeros(len(arrays.rewards_L))
         value1_L[scored] = stats.centred(total1)
-        value2_L = np.zeros(len(grove.rewards_L))
+        value2_L = np.zeros(len(arrays.rewards_L))
         value2_L[scored] = stats.centred(total2)
-        leaf_R = grove.rows[0]
-        value_S = grove.mean_rows(np.where(first_R, value1_L[leaf_R], value2_L[leaf_R]))
-        return grove.node_valued(np.where(grove.prompt_S, 0.0, value_S))
+        leaf_R = arrays.rows[0]
+        value_S = arrays.mean_rows(np.where(first_R, value1_L[leaf_R], value2_L[leaf_R]))
+        return arrays.node_valued(np.where(arrays.prompt_S, 0.0, value_S))
 
-    def _used(self, grove: Grove, scored: Ints) -> Floats:
-        leaves = [(view, leaf) for view in grove.group.trees for leaf in view.leaves_L]
+    def _used(self, arrays: GroupArrays, scored: Ints) -> Floats:
+        leaves = [(view, leaf) for view in arrays.group.trees for leaf in view.leaves_L]
         values = [leaves[i][0].facts.of_leaf(leaves[i][1], self.used) for i in scored]
         for index, value in zip(scored, values, strict=True):
             if value is None:
@@ -60,7 +60,7 @@ class SageSkill:
                     f"sage-skill needs the part {self.used!r} of every leaf's score: 1 where a "
                     "skill was used, else 0"
                 )
-                raise grove.lacks(int(grove.step_L[index]), what, "let the scorer say it")
+                raise arrays.lacks(int(arrays.step_L[index]), what, "let the scorer say it")
         return np.array(values, np.float64)
 
 
@@ -70,23 +70,23 @@ def chained(r1: Floats, r2: Floats, used: Floats) -> tuple[Floats, Floats]:
     return r1 + (r1 == 1) * bonus, r2 + bonus
 
 
-def _first(grove: Grove) -> tuple[Bools, Ints]:
+def _first(arrays: GroupArrays) -> tuple[Bools, Ints]:
     """Return the rows of task 1, and the step that ends it on each path.
 
     Raises InvalidInput unless each path has exactly one such step.
     """
-    leaf_R, step_R = grove.rows
-    ends_R = np.isfinite(grove.reward_S)[step_R] & (grove.step_L[leaf_R] != step_R)
-    count_L = np.bincount(leaf_R, ends_R, len(grove.rewards_L))
-    wrong = np.flatnonzero(grove.scored_L & (count_L != 1))
+    leaf_R, step_R = arrays.rows
+    ends_R = np.isfinite(arrays.reward_S)[step_R] & (arrays.step_L[leaf_R] != step_R)
+    count_L = np.bincount(leaf_R, ends_R, len(arrays.rewards_L))
+    wrong = np.flatnonzero(arrays.scored_L & (count_L != 1))
     if len(wrong):
         count = int(count_L[wrong[0]])
-        leaf = grove.steps[int(grove.step_L[wrong[0]])].nodes[-1].segment.id.hex()[:12]
+        leaf = arrays.steps[int(arrays.step_L[wrong[0]])].nodes[-1].segment.id.hex()[:12]
         raise InvalidInput(
             "sage-skill needs one place with a reward of its own, the end of task 1, on each path, "
-            f"got {count} above segment {leaf} of group {grove.group.group_id}: score the end of "
+            f"got {count} above segment {leaf} of group {arrays.group.group_id}: score the end of "
             "task 1 there"
         )
-    between_L = np.full(len(grove.rewards_L), -1, np.int64)
+    between_L = np.full(len(arrays.rewards_L), -1, np.int64)
     between_L[leaf_R[ends_R]] = step_R[ends_R]
-    return grove.rank_S[step_R] <= grove.rank_S[between_L[leaf_R]], between_L
+    return arrays.rank_S[step_R] <= arrays.rank_S[between_L[leaf_R]], between_L

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.credit import group as groups
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import EQUAL, Floats
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
@@ -46,25 +46,25 @@ class TreePO:
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
-        return grove.leaf_valued(self._values(grove))
+        arrays = group_arrays(group)
+        return arrays.leaf_valued(self._values(arrays))
 
-    def _values(self, grove: Grove) -> Floats:
-        reward_L = np.where(grove.scored_L, grove.rewards_L, 0.0)
-        mean_S = grove.mean_leaves(reward_L)
-        size_S = grove.paths_S.astype(np.float64)
-        size_S[grove.prompt_S] = grove.scored_L.sum()
-        counts_S = self._counting(grove, reward_L, mean_S)
+    def _values(self, arrays: GroupArrays) -> Floats:
+        reward_L = np.where(arrays.scored_L, arrays.rewards_L, 0.0)
+        mean_S = arrays.mean_leaves(reward_L)
+        size_S = arrays.paths_S.astype(np.float64)
+        size_S[arrays.prompt_S] = arrays.scored_L.sum()
+        counts_S = self._counting(arrays, reward_L, mean_S)
         weight_S = counts_S * (size_S if self.weighting == "group_size" else 1.0)
-        total_L = np.maximum(grove.along(weight_S), 1.0)
-        return np.asarray(reward_L - grove.along(weight_S * mean_S) / total_L)
+        total_L = np.maximum(arrays.along(weight_S), 1.0)
+        return np.asarray(reward_L - arrays.along(weight_S * mean_S) / total_L)
 
-    def _counting(self, grove: Grove, reward_L: Floats, mean_S: Floats) -> Floats:
-        counts_S = grove.parted_S & (grove.paths_S > 1)
+    def _counting(self, arrays: GroupArrays, reward_L: Floats, mean_S: Floats) -> Floats:
+        counts_S = arrays.parted_S & (arrays.paths_S > 1)
         if self.require_spread:
-            leaf_R, step_R = grove.rows
+            leaf_R, step_R = arrays.rows
             apart_R = np.abs(reward_L[leaf_R] - mean_S[step_R])
             widest_S = np.zeros(len(mean_S))
             np.maximum.at(widest_S, step_R, apart_R)
             counts_S &= widest_S > EQUAL * np.maximum(1.0, np.abs(mean_S))
-        return (counts_S | grove.prompt_S).astype(np.float64)
+        return (counts_S | arrays.prompt_S).astype(np.float64)

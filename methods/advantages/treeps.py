@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.credit import group as groups
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.credit.steps import SEGMENTS, TURNS
 from banyan.plugins import Advantages, GroupTrees
 from methods.advantages import checks
@@ -41,10 +41,10 @@ class TreePS:
         reason = groups.lesson_missing(groups.rewards_of(group))
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group, self.steps)
-        value_S = grove.mean_leaves(np.where(grove.scored_L, grove.rewards_L, 0.0))
-        root = grove.rewards_L[grove.scored_L].mean()
-        near_S, far_S = value_S - value_S[grove.parent_S], value_S - root
-        return grove.node_valued(
+        arrays = group_arrays(group, self.steps)
+        value_S = arrays.mean_leaves(np.where(arrays.scored_L, arrays.rewards_L, 0.0))
+        root = arrays.rewards_L[arrays.scored_L].mean()
+        near_S, far_S = value_S - value_S[arrays.parent_S], value_S - root
+        return arrays.node_valued(
             {"both": near_S + far_S, "local": near_S, "global": far_S}[self.terms]
         )

@@ -22,7 +22,7 @@ import numpy as np
 
 from banyan.credit import group as groups
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Floats
 from banyan.credit.steps import BRANCHES
 from banyan.draws import key
@@ -63,16 +63,16 @@ class TreeRL:
         reason = groups.lesson_missing(rewards_L)
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group, BRANCHES)
-        return grove.node_valued(self._values(grove))
+        arrays = group_arrays(group, BRANCHES)
+        return arrays.node_valued(self._values(arrays))
 
-    def _values(self, grove: Grove) -> Floats:
-        worth_L = np.zeros(len(grove.rewards_L))
-        worth_L[grove.scored_L] = stats.against_others(grove.rewards_L[grove.scored_L])
-        value_S = grove.mean_leaves(worth_L)
+    def _values(self, arrays: GroupArrays) -> Floats:
+        worth_L = np.zeros(len(arrays.rewards_L))
+        worth_L[arrays.scored_L] = stats.against_others(arrays.rewards_L[arrays.scored_L])
+        value_S = arrays.mean_leaves(worth_L)
         if self.discount == "sqrt":
-            value_S = value_S / np.sqrt(grove.paths_S)
-        return 2 * value_S - value_S[grove.parent_S]
+            value_S = value_S / np.sqrt(arrays.paths_S)
+        return 2 * value_S - value_S[arrays.parent_S]
 
 
 def selected(group: GroupTrees, count: int) -> GroupTrees:

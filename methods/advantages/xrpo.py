@@ -14,7 +14,7 @@ import numpy as np
 
 from banyan.credit import group as groups
 from banyan.credit import stats
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Bools, Floats
 from banyan.plugins import Advantages, GroupTrees
 from banyan.plugins import checks as shared
@@ -49,15 +49,15 @@ class Xrpo:
         reason = groups.lesson_missing(rewards_L)
         if reason:
             return groups.nothing(group, reason)
-        grove = plant(group)
-        scored = grove.scored_L
+        arrays = group_arrays(group)
+        scored = arrays.scored_L
         value_L = np.zeros(len(rewards_L))
         base = stats.standardised(rewards_L[scored], epsilon=self.epsilon)
-        likely = _mean_logprobs(grove)[scored]
+        likely = _mean_logprobs(arrays)[scored]
         value_L[scored] = novel(
             base, likely, rewards_L[scored] >= self.right, novelty=self.novelty, bound=self.bound
         )
-        return grove.leaf_valued(value_L)
+        return arrays.leaf_valued(value_L)
 
 
 def novel(
@@ -69,11 +69,11 @@ def novel(
     return np.where(right_L & (value_L > 0), value_L + bonus_L, value_L)
 
 
-def _mean_logprobs(grove: Grove) -> Floats:
+def _mean_logprobs(arrays: GroupArrays) -> Floats:
     """Return the mean log-prob of each path's sampled tokens; 0 for a path without any."""
     sums = [
         sum(float(n.logprobs_T.sum(dtype=np.float64)) for n in s.nodes if n.trained)
-        for s in grove.steps
+        for s in arrays.steps
     ]
-    count_L = grove.along(grove.trained_S.astype(np.float64))
-    return np.asarray(grove.along(np.array(sums, np.float64)) / np.maximum(count_L, 1))
+    count_L = arrays.along(arrays.trained_S.astype(np.float64))
+    return np.asarray(arrays.along(np.array(sums, np.float64)) / np.maximum(count_L, 1))

@@ -35,7 +35,7 @@ class Dart:
     """Setting of the tree policy that holds the number; `trees`: the group's number of trees
     instead."""
     caps: bool = True
-    """Whether the longest past success bounds the length."""
+    """True if the longest past success bounds the length."""
     slack: float = 1.0
     """Factor of the longest success."""
     right: float = 0.5

@@ -34,7 +34,7 @@ class Dars(Growing):
     """equal: every hard prompt is brought to the level of a medium one. hardness: harder ones
     above it."""
     standardised: bool = False
-    """Whether the recipe's estimator divides advantages by their standard deviation."""
+    """True if the recipe's estimator divides advantages by their standard deviation."""
     right: float = 0.5
     """Rewards of at least this count as right."""
 

@@ -45,7 +45,7 @@ class Rose(Growing):
     top: int = MOST_TOP
     """Likeliest tokens that H and F run over."""
     revisit: bool = False
-    """Whether a token may be chosen again, as in the published code; else the next best is."""
+    """True if a token may be chosen again, as in the published code; else the next best is."""
 
     def __post_init__(self) -> None:
         checks.whole(self, ("width", "top"), 1)

@@ -18,7 +18,7 @@ from services.learner.data.credit import Credit, Stale
 from services.learner.data.prepare import (
     DecodedBatch,
     Lesson,
-    credited,
+    batch_advantages,
     decode,
     prepare,
     recorded_stale,
@@ -123,15 +123,20 @@ class BatchPreparer:
             "preparing a batch",
         )
 
-    async def credited(self, groups: replay.Groups, estimator: Estimator | None) -> list[Credit]:
+    async def batch_advantages(
+        self, groups: replay.Groups, estimator: Estimator | None
+    ) -> list[Credit]:
         """Return the advantages that a step would have of groups, for leaves of any age.
 
         estimator: another one than the run's, or None
         """
         how = self._torch.preparation(estimator or self._estimator)
         return await self._torch.run(
-            lambda: credited(
-                how.priced(groups), how.estimator, replay.none_stale, how.entropy_quantile
+            lambda: batch_advantages(
+                how.with_kl_subtracted(groups),
+                how.estimator,
+                replay.none_stale,
+                how.entropy_quantile,
             )
         )
 

@@ -15,7 +15,7 @@ from banyan.wire.segments import policy_to_wire
 from services.chassis.weights import lock
 from services.learner.data import explain, from_store, replay
 from services.learner.data.credit import Credit, ScoredTree
-from services.learner.data.prepare import credited
+from services.learner.data.prepare import batch_advantages
 from services.learner.learner import Learner
 from services.learner.weights.collective import HandOverServer
 from services.learner.weights.folder import WeightFolder
@@ -84,9 +84,11 @@ class LearnerServicer(learner_service_pb2_grpc.LearnerServiceServicer):
         groups = await asyncio.to_thread(grouped, request.trees)  # seconds for many trees
         if self.learner is None:
             assert estimator is not None
-            credits = await asyncio.to_thread(credited, groups, estimator, replay.none_stale)
+            credits = await asyncio.to_thread(
+                batch_advantages, groups, estimator, replay.none_stale
+            )
         else:
-            credits = await self.learner.preparer.credited(groups, estimator)
+            credits = await self.learner.preparer.batch_advantages(groups, estimator)
         advantages = await asyncio.to_thread(_segments, credits)
         return messages.EstimateAdvantagesResponse(advantages=advantages)
 

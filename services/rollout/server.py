@@ -44,8 +44,8 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         requests = self._requests(prefix_P, sampling, request.branches)
         keys = [request.key for request in requests]
         ended: asyncio.Queue[Sampled] = asyncio.Queue(len(requests))
-        visitors = self._node.executor.visitors
-        visitors.update(dict.fromkeys(keys, ended))
+        treeless_queues = self._node.executor.treeless_queues
+        treeless_queues.update(dict.fromkeys(keys, ended))
         try:
             for refusal in await asyncio.wrap_future(self._thread.submit(requests)):
                 raise InvalidInput(refusal.reason)
@@ -55,7 +55,7 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
                 yield self._response(sample)
         finally:
             for request_key in keys:
-                visitors.pop(request_key, None)
+                treeless_queues.pop(request_key, None)
             await self._thread.abort(keys)
 
     async def LogProbs(

@@ -29,7 +29,7 @@ class Settings(Shared):
     drain_s: float = 8.0
     """Time to return trees when the node ends; less than the launcher's grace."""
     joined: bool = False
-    """Whether the node came by `banyan join`: it then ends with the run and gets weights through
+    """True if the node came by `banyan join`: it then ends with the run and gets weights through
     the gateway."""
     store_tls_root: Path | None = None
     """PEM file of the only certificate to trust for the store's address; empty for no TLS."""

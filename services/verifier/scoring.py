@@ -48,7 +48,7 @@ class Scoring:
     ) -> Verdict:
         if spec.name in UNCONFINED_GROUPS:
             raise InvalidInput(
-                f"scorer {spec.name!r} scores whole groups; it has nothing to say of one completion"
+                f"scorer {spec.name!r} scores whole groups; it cannot score a single completion"
             )
         if spec.name not in UNCONFINED:
             return await self._pool.score(spec, completion, row, run_id=run_id)

@@ -28,7 +28,7 @@ def test_its_defaults_are_every_matrix() -> None:
         (["optimise.lora={rank: 0}"], "lora.rank.*at least 1"),
         (
             ["optimise.lora={dropout: 0.1}"],
-            "dropout 0.1 makes another function of each pass.*set 0",
+            "dropout 0.1 makes each pass random.*set 0",
         ),
         (["optimise.lora={targets: []}"], "targets"),
         (["optimise.lora={r: 8}"], "unknown key"),

@@ -65,7 +65,7 @@ def lesson(budget: int) -> Any:
         )
     settings = Optimise()
     estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
-    return oneprocess.study(groups, estimator, lambda tree, leaf: False, b"now", budget)
+    return oneprocess.build_lesson(groups, estimator, lambda tree, leaf: False, b"now", budget)
 
 
 @pytest.fixture(scope="module")

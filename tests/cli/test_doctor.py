@@ -1,5 +1,7 @@
 """`banyan doctor` demands of a disk and of a model the needs of a run."""
 
+import errno
+import os
 from collections import namedtuple
 from pathlib import Path
 
@@ -75,3 +77,19 @@ def test_a_machine_that_cannot_confine_scorers_is_said_and_no_run_begins_there(
     )
     monkeypatch.setenv("BANYAN_ALLOW_UNCONFINED_SCORERS", "1")
     scorer_checks.check(recipe, [])
+
+
+def test_a_folder_without_the_right_to_it_is_named_without_a_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def denied(**_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", denied)
+    found = {name: (ok, detail) for name, ok, detail in doctor._checks("m", tmp_path)}
+    assert found["disk"] == (
+        False,
+        f"{tmp_path}: Permission denied; take a user with the right to it, or name another folder",
+    )
+    busy = OSError(errno.EADDRINUSE, "Address already in use")
+    assert doctor._explained(busy) == "Address already in use"

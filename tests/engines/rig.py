@@ -21,6 +21,7 @@ from tests.system.tiny import byte_tokenizer
 
 VOCABULARY = 257
 TOLERANCE = 1e-4
+LARGE = 0.1  # nats: a fault shows at least so much
 BASE, OTHER = 0, 1  # seeds of two policies that disagree
 KV_TOKENS, BRANCHES = 16_384, 32
 

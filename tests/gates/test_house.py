@@ -107,15 +107,29 @@ def test_lines_fit() -> None:
     assert wide == []
 
 
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines and texts of docstrings, those below attributes included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | Function):
+            for below, statement in zip([None, *node.body], node.body, strict=False):
+                if below is None or isinstance(below, ast.Assign | ast.AnnAssign):
+                    match statement:
+                        case ast.Expr(ast.Constant(str() as text)):
+                            yield statement.lineno, text
+
+
+def test_docstrings_below_attributes_are_seen() -> None:
+    source = """'''head'''\nclass A:\n    '''A.'''\n    b: int = 1\n    '''What'''\n"""
+    assert list(docstrings(ast.parse(source))) == [(1, "head"), (3, "A."), (5, "What")]
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     relative = []
     for path in sources(*OURS):
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Module | ast.ClassDef | Function):
-                doc = ast.get_docstring(node) or ""
-                first = re.match(r"\W*([\w'-]*)", doc)
-                if first and first[1].lower() in RELATIVE:
-                    relative.append(f"{name(path)}:{getattr(node, 'lineno', 1)} {doc[:60]}")
+        for line, text in docstrings(parsed(path)):
+            first = re.match(r"\W*([\w'-]*)", text)
+            if first and first[1].lower() in RELATIVE:
+                relative.append(f"{name(path)}:{line} {text[:60]}")
     assert relative == []
 
 

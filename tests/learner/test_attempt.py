@@ -88,14 +88,14 @@ def test_only_errors_of_computing_are_the_batchs(error: BaseException, counts: b
 async def test_a_batch_that_cannot_be_prepared_is_committed_for_its_failure(
     tmp_path: Path, tiny_folder: Path, monkeypatch: Any
 ) -> None:
-    plain, store = prepare.study, MemoryStore(lambda o, p: grown(o, p))
+    plain, store = prepare.build_lesson, MemoryStore(lambda o, p: grown(o, p))
 
     def fails(groups: Any, *arguments: Any, **more: Any) -> Any:
         if any(name.endswith("/train/2") for name, _ in groups):
             raise ZeroDivisionError("of this group")
         return plain(groups, *arguments, **more)
 
-    monkeypatch.setattr(prepare, "study", fails)
+    monkeypatch.setattr(prepare, "build_lesson", fails)
     rig = Rig(tmp_path, tiny_folder, store, recipe(3))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

@@ -29,7 +29,7 @@ async def test_a_task_that_hangs_is_noticed_while_the_event_loop_goes_on(eventua
     thread, goes_on, liveness = TorchThread(recipe(1), 1), threading.Event(), Liveness()
     liveness.add(thread.pulse)
     try:
-        await thread.run(lambda: None, "a study", 0.05)
+        await thread.run(lambda: None, "a lesson", 0.05)
         hanging = asyncio.ensure_future(thread.run(lambda: goes_on.wait(20), "a snapshot", 0.05))
         await eventually(lambda: bool(liveness.late()))
         assert "torch: a snapshot is" in liveness.late()[0]

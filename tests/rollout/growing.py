@@ -30,7 +30,7 @@ def spec(
         run_id="run",
         seed=seed,
         messages=({"role": "user", "content": "go"},),
-        policy=registry.build("generate", policy, settings),
+        tree_policy=registry.build("generate", policy, settings),
         max_path_tokens=max_tokens,
         sampling=Sampling(max_new_tokens=max_tokens, seed=seed),
         order=(0, 0),

@@ -145,7 +145,7 @@ async def test_a_large_segment_reports_each_time_that_the_store_is_away(
     )
     store: Any = SimpleNamespace(put_blob=put)
     loop = Blobs(store, lambda: away.append(put.calls))
-    task = asyncio.ensure_future(loop.lighten(messages.Event("s", grown, "id", "")))
+    task = asyncio.ensure_future(loop.move_large_segments(messages.Event("s", grown, "id", "")))
     await asyncio.wait_for(put.hanging.wait(), 10)
     task.cancel()
     assert away == [1, 2, 3]

@@ -59,8 +59,19 @@ def _checks(model: str, state: Path) -> Iterator[Check]:
     for name, probe in probes:
         try:
             yield name, True, probe()
-        except (BanyanError, OSError, PackageNotFoundError) as error:
+        except OSError as error:
+            yield name, False, _explained(error)
+        except (BanyanError, PackageNotFoundError) as error:
             yield name, False, str(error)
+
+
+def _explained(error: OSError) -> str:
+    """Return an error for people: our own text, or the file and the system's reason."""
+    if error.strerror is None:
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = "; take a user with the right to it, or name another folder"
+    return f"{where}{error.strerror}{remedy if isinstance(error, PermissionError) else ''}"
 
 
 def _python() -> str:

@@ -17,7 +17,7 @@ def word(data: Mapping[str, Any], name: str, whose: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"{whose} has {name!r} {json.dumps(value)}, which holds half a character"
+            f"{whose} has {name!r} {json.dumps(value)}, which contains a lone surrogate"
         ) from None
     return value
 

@@ -102,7 +102,7 @@ class Echo(Growing):
     floor: float = 0.01
     """Probability that a token must exceed to be forced; as published: 0."""
     cut: bool = True
-    """Whether paths are cut."""
+    """True if paths are cut."""
     cut_confidence: float | None = None
     """Cg below which a path is cut."""
     cut_tail: float | None = None

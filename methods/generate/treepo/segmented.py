@@ -28,7 +28,7 @@ class Segmented(Growing):
     finished: str = "eos"
     """Condition for a finished path: the end token, a boxed answer, or both."""
     repetition_first: bool = False
-    """Whether repetition is checked before everything else."""
+    """True if repetition is checked before everything else."""
 
     def __post_init__(self) -> None:
         for name in ("segment", "max_depth", "width", "divisor"):

@@ -78,7 +78,9 @@ def check(method: str, data: bytes, run_id: str, node_id: str) -> None:
         check_host(request.member.host)
         if request.member.public_key or not request.member.joined:
             raise Refused(
-                "a joined node says of itself that it joined, and its key was noted then", FORBIDDEN
+                "PutMember of a joined node must set joined, and leave its key out, which was noted"
+                " as it joined",
+                FORBIDDEN,
             )
 
 

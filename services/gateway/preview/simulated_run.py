@@ -91,7 +91,7 @@ class SimulatedRun:
             raise InvalidInput(
                 f"control is not previewed after {_MOST_S:g} s, at step {self.step} of"
                 f" {self.steps}; --set fewer groups a batch, trees a group, leaves a tree or"
-                " rounds of rooms"
+                " rounds of growth budgets"
             )
 
     def advance(self) -> None:

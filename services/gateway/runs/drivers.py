@@ -99,17 +99,17 @@ class Drivers:
         except TemporaryError:
             raise
         except PermanentError as error:
-            return await self._set_aside(run, str(error))
+            return await self._pause(run, str(error))
         except Exception as error:  # the task or a plugin may be the user's own
             log.warning("run %s cannot be adopted", run.run_id, exc_info=True)
-            return await self._set_aside(run, f"{type(error).__name__}: {error}")
+            return await self._pause(run, f"{type(error).__name__}: {error}")
         try:
             self.start(run.run_id, recipe, examples)
         except Exception as error:  # building a driver builds the user's plugins
             log.warning("run %s cannot be driven", run.run_id, exc_info=True)
             await self._fail(run, cause_of(error))
 
-    async def _set_aside(self, run: runs.Run, cause: str) -> None:
+    async def _pause(self, run: runs.Run, cause: str) -> None:
         """Pause a run that cannot go on as things are; its data is kept until they are mended."""
         await self._retire(run, S.RUN_STATE_PAUSED, cause)
 

@@ -91,7 +91,8 @@ class Opener:
             shared["last_step"] = steps.last
         if allocation.messages:
             prompt = replace(
-                prompt, messages_json=led_in(prompt.messages_json, allocation.messages)
+                prompt,
+                messages_json=with_messages_before(prompt.messages_json, allocation.messages),
             )
         if wave:
             shared |= {"wave": wave.name, "wave_size": wave.trees}
@@ -157,7 +158,7 @@ def generate_json(recipe: Recipe, allocation: Allocation) -> str:
     )
 
 
-def led_in(messages_json: str, before: Sequence[Mapping[str, str]]) -> str:
+def with_messages_before(messages_json: str, before: Sequence[Mapping[str, str]]) -> str:
     """Return a prompt with messages before it; its system message stays the first."""
     messages = json.loads(messages_json)
     head = 1 if messages[0]["role"] == "system" else 0

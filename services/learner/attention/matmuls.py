@@ -37,7 +37,7 @@ class CausalRun:
 
 @dataclass(frozen=True, slots=True)
 class Matmuls:
-    """All products of a sequence.
+    """The products of a sequence.
 
     own: long nodes with themselves.
     below: long nodes whose keys meet the queries below them.

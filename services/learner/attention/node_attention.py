@@ -92,14 +92,23 @@ class PreparedMatmuls:
 
 
 class _Saved(NamedTuple):
-    """Tensors of a backward pass: gradient of the output, inputs, output, and log-sum-exp."""
+    """Tensors that the backward pass needs.
 
-    grad: torch.Tensor
+    query, key, value: the inputs, [1, heads, tokens, width].
+    merged: the output as it was returned, [1, tokens, heads, width].
+    lse: log-sum-exp of the scores, [1, heads, tokens].
+    """
+
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
-    output: torch.Tensor
+    merged: torch.Tensor
     lse: torch.Tensor
+
+    @property
+    def output(self) -> torch.Tensor:
+        """The output, [1, heads, tokens, width]."""
+        return self.merged.transpose(1, 2)
 
 
 class _Gradients(NamedTuple):
@@ -130,32 +139,32 @@ class _NodeAttention(torch.autograd.Function):
             )
             _merge(output[:, :, rest], lse[:, :, rest], part, part_lse)
         merged = output.transpose(1, 2).to(query.dtype)
-        ctx.save_for_backward(query, key, value, merged, lse)
+        ctx.save_for_backward(*_Saved(query, key, value, merged=merged, lse=lse))
         ctx.matmuls, ctx.scale = matmuls, scale
         return merged
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, merged, lse = ctx.saved_tensors
-        saved = _Saved(grad.transpose(1, 2), query, key, value, merged.transpose(1, 2), lse)
+        saved, grad = _Saved._make(ctx.saved_tensors), grad.transpose(1, 2)
+        query, key, value = saved.query, saved.key, saved.value
         added = bool(ctx.matmuls.batches)  # units add to the gradients of keys
         gradients = _Gradients(_wide(query), _wide(key, zero=added), _wide(value, zero=added))
         for run in ctx.matmuls.own:
-            _own_backward(run, gradients, saved, ctx.scale)
+            _own_backward(run, gradients, grad, saved, ctx.scale)
         for batch in ctx.matmuls.batches:
-            _units_backward(batch, gradients, saved, ctx.scale)
+            _units_backward(batch, gradients, grad, saved, ctx.scale)
         for span in ctx.matmuls.below:
             keys, rest = slice(span.start, span.stop), slice(span.stop, span.end)
             parts = _backward(
-                saved.grad[:, :, rest],
+                grad[:, :, rest],
                 query[:, :, rest],
                 key[:, :, keys],
                 value[:, :, keys],
                 saved.output[:, :, rest],
-                lse[:, :, rest],
-                0.0,
-                False,
+                saved.lse[:, :, rest],
+                dropout_p=0.0,
+                is_causal=False,
                 scale=ctx.scale,
             )
             for gradient, part, at in zip(gradients, parts, (rest, keys, keys), strict=True):
@@ -163,18 +172,30 @@ class _NodeAttention(torch.autograd.Function):
         return (*(gradient.to(query.dtype) for gradient in gradients), None, None)
 
 
-def _own_backward(run: CausalRun, gradients: _Gradients, saved: _Saved, scale: float) -> None:
+def _own_backward(
+    run: CausalRun, gradients: _Gradients, grad: torch.Tensor, saved: _Saved, scale: float
+) -> None:
     """Set the gradients of long nodes by their products with themselves."""
-    inputs = [_nodes(x, run) for x in saved[:5]]
-    lse = _nodes(saved.lse[..., None], run)[..., 0]
-    parts = _backward(*inputs, lse, 0.0, True, scale=scale)
+    parts = _backward(
+        _nodes(grad, run),
+        _nodes(saved.query, run),
+        _nodes(saved.key, run),
+        _nodes(saved.value, run),
+        _nodes(saved.output, run),
+        _nodes(saved.lse[..., None], run)[..., 0],
+        dropout_p=0.0,
+        is_causal=True,
+        scale=scale,
+    )
     for gradient, part in zip(gradients, parts, strict=True):
         _nodes(gradient, run).copy_(part)
 
 
-def _units_backward(batch: UnitBatch, gradients: _Gradients, saved: _Saved, scale: float) -> None:
+def _units_backward(
+    batch: UnitBatch, gradients: _Gradients, grad: torch.Tensor, saved: _Saved, scale: float
+) -> None:
     """Set the gradients of the units' queries; add those of their keys."""
-    grad = batch.query_gradient(saved.grad)
+    grad = batch.query_gradient(grad)
     query = batch.select(saved.query, batch.query).mul_(scale)
     key = batch.select(saved.key, batch.key)
     value = batch.select(saved.value, batch.key)

@@ -1,5 +1,12 @@
 """Prepares a batch: advantages, packed sequences to train on, and the summary kept in the store.
 
+    decode            stored trees → scored trees, by group
+    prepare           replayed trees join; rewards lose the KL where a recipe asks for it
+    batch_advantages  an estimator's advantages, group by group; whitened or shaped over the batch;
+                      the surest steps masked
+    build_lesson      the trees of groups that teach → parts → packed sequences, by minibatch
+    summary           what the store keeps of the batch, from which a replay prepares the same
+
 Pure.
 """
 
@@ -42,7 +49,7 @@ class Lesson:
     sizes: tuple[int, ...] = ()
 
 
-def study(
+def build_lesson(
     groups: Iterable[tuple[str, Sequence[ScoredTree]]],
     estimator: Estimator,
     stale: Stale,
@@ -66,7 +73,7 @@ def study(
     pack: turns parts of trees into sequences.
     entropy_quantile: share of a group's steps that are masked.
     """
-    credits = credited(groups, estimator, stale, entropy_quantile)
+    credits = batch_advantages(groups, estimator, stale, entropy_quantile)
     by_group = [list(_parts(credit, policy, budget, observations, targets)) for credit in credits]
     packed = [pack(parts, budget) for parts in _minibatches(by_group, minibatches)]
     return Lesson(
@@ -77,7 +84,7 @@ def study(
     )
 
 
-def credited(
+def batch_advantages(
     groups: Iterable[tuple[str, Sequence[ScoredTree]]],
     estimator: Estimator,
     stale: Stale,
@@ -237,7 +244,7 @@ class Preparation:
     estimator: advantages of the trees of a group
     budget: tokens that a packed sequence may hold; 0 where paths are trained singly
     pack: turns parts of trees into packed sequences
-    price: tree → the tree with the rewards that advantages are estimated from
+    subtract_kl: tree → the tree with the rewards that advantages are estimated from
     targets: tokens that the loss is taken on
     minibatches: optimizer steps that the groups are dealt to
     entropy_quantile: share of a group's steps that are masked
@@ -247,15 +254,17 @@ class Preparation:
     estimator: Estimator
     budget: int
     pack: Pack
-    price: Callable[[ScoredTree], ScoredTree]
+    subtract_kl: Callable[[ScoredTree], ScoredTree]
     targets: LossTargets = PATHS
     minibatches: int = 1
     entropy_quantile: float = 0.0
     trains_head: bool = False
 
-    def priced(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
+    def with_kl_subtracted(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
         """Return the groups with the rewards that advantages are estimated from."""
-        return [(group_id, [self.price(tree) for tree in trees]) for group_id, trees in groups]
+        return [
+            (group_id, [self.subtract_kl(tree) for tree in trees]) for group_id, trees in groups
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +313,8 @@ def prepare(
     if how.trains_head:
         own_trees = [tree for _, trees in batch.groups for tree in trees]
         observations = from_store.leaf_observations(batch.messages, own_trees)
-    lesson = study(
-        how.priced(groups),
+    lesson = build_lesson(
+        how.with_kl_subtracted(groups),
         how.estimator,
         stale,
         policy,

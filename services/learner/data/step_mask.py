@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from banyan.credit.grove import Grove, plant
+from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Bools, Floats
 from banyan.errors import InvalidInput
 from services.learner.data.credit import Credit
@@ -26,42 +26,42 @@ def masked(credits: Sequence[Credit], quantile: float) -> list[Credit]:
 
 
 def _masked(credit: Credit, quantile: float) -> Credit:
-    grove, advantages = plant(credit.group), credit.advantages
-    kept_S = np.append(kept(grove, quantile), True)  # step -1: nodes without a scored leaf below
+    arrays, advantages = group_arrays(credit.group), credit.advantages
+    kept_S = np.append(kept(arrays, quantile), True)  # step -1: nodes without a scored leaf below
     factors: list[list[Floats]] = []
     for index, view in enumerate(credit.group.trees):
         if advantages.factor_G_N_T:
             factor_N_T = advantages.factor_G_N_T[index]
         else:
             factor_N_T = [np.ones(len(node)) for node in view.nodes]
-        step_N = grove.step_N[index]
+        step_N = arrays.step_N[index]
         factors.append(
             [factor_T * kept_S[step] for factor_T, step in zip(factor_N_T, step_N, strict=True)]
         )
     return replace(credit, advantages=replace(advantages, factor_G_N_T=tuple(factors)))
 
 
-def kept(grove: Grove, quantile: float) -> Bools:
+def kept(arrays: GroupArrays, quantile: float) -> Bools:
     """Return the steps that stay: those without an action, and those with H not below the quantile.
 
     Raise InvalidInput if the entropy of a sampled token was not recorded.
     """
-    acted_S = grove.trained_S > 0
+    acted_S = arrays.trained_S > 0
     if not acted_S.any():
         return ~acted_S
     entropy_S = np.array(
-        [_entropy(grove, step) if acted else 0.0 for step, acted in enumerate(acted_S)]
+        [_entropy(arrays, step) if acted else 0.0 for step, acted in enumerate(acted_S)]
     )
     return np.asarray(~acted_S | (entropy_S >= np.quantile(entropy_S[acted_S], quantile)))
 
 
-def _entropy(grove: Grove, step: int) -> float:
-    nodes = [node for node in grove.steps[step].nodes if node.trained]
+def _entropy(arrays: GroupArrays, step: int) -> float:
+    nodes = [node for node in arrays.steps[step].nodes if node.trained]
     for node in nodes:
         if len(node.segment.entropies_T) != len(node.segment):
             raise InvalidInput(
                 "optimise.entropy_quantile needs the entropy of every sampled token; segment "
-                f"{node.segment.id.hex()[:12]} of group {grove.group.group_id} has none: grow the "
+                f"{node.segment.id.hex()[:12]} of group {arrays.group.group_id} has none: grow the "
                 "trees with an engine that records entropies (torch), or set it to 0"
             )
     entropy_T = np.concatenate([n.segment.entropies_T[n.start : n.stop] for n in nodes])

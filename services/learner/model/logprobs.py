@@ -6,7 +6,7 @@ makes a chunk's logits again if the probabilities would be too many.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +14,18 @@ from services.learner.packing.packing import PackedSequence
 
 CHUNK_NUMBERS = 1 << 25  # logits made at once: 128 MiB in float32
 KEPT_NUMBERS = 1 << 28  # probabilities kept for the backward pass: 512 MiB in bfloat16
+
+
+class _Saved(NamedTuple):
+    """Tensors that the backward pass needs."""
+
+    hidden_R_D: torch.Tensor
+    weight_V_D: torch.Tensor
+    temperature_R: torch.Tensor
+    readout_E: torch.Tensor
+    token_E: torch.Tensor
+    logp_E: torch.Tensor
+    entropy_R: torch.Tensor
 
 
 class _TokenLogProbs(torch.autograd.Function):
@@ -45,9 +57,16 @@ class _TokenLogProbs(torch.autograd.Function):
             logp_E[predictions] = logits[row, token_E[predictions]] - total[row]
             entropy_R[chunk] = total - torch.linalg.vecdot(probabilities, logits)
             kept.append(probabilities.to(hidden_R_D.dtype) if keep else torch.empty(0))
-        ctx.save_for_backward(
-            hidden_R_D, weight_V_D, temperature_R, readout_E, token_E, logp_E, entropy_R
+        saved = _Saved(
+            hidden_R_D=hidden_R_D,
+            weight_V_D=weight_V_D,
+            temperature_R=temperature_R,
+            readout_E=readout_E,
+            token_E=token_E,
+            logp_E=logp_E,
+            entropy_R=entropy_R,
         )
+        ctx.save_for_backward(*saved)
         ctx.kept, ctx.cap = kept, cap
         ctx.set_materialize_grads(False)  # entropies without a gradient cost nothing
         return logp_E, entropy_R
@@ -56,14 +75,23 @@ class _TokenLogProbs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_E: torch.Tensor | None, grad_R: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden_R_D, weight_V_D, _, readout_E, _, logp_E, _ = ctx.saved_tensors
-        grad_E = torch.zeros_like(logp_E) if grad_E is None else grad_E
+        saved = _Saved._make(ctx.saved_tensors)
+        hidden_R_D, weight_V_D = saved.hidden_R_D, saved.weight_V_D
+        grad_E = torch.zeros_like(saved.logp_E) if grad_E is None else grad_E
         grad_hidden_R_D = torch.empty_like(hidden_R_D)
         grad_weight_V_D: torch.Tensor | None = None
-        spans = list(chunks(len(hidden_R_D), len(weight_V_D), readout_E))
+        spans = list(chunks(len(hidden_R_D), len(weight_V_D), saved.readout_E))
         probabilities = ctx.kept or [torch.empty(0)] * len(spans)  # used up by the first pass
         for (chunk, predictions), kept in zip(spans, probabilities, strict=True):
-            slope = _logit_gradient(ctx, chunk, predictions, kept, grad_E, grad_R)
+            slope = _logit_gradient(
+                saved,
+                chunk,
+                predictions,
+                probabilities=kept,
+                grad_E=grad_E,
+                grad_R=grad_R,
+                cap=ctx.cap,
+            )
             grad_hidden_R_D[chunk] = slope @ weight_V_D
             if not ctx.needs_input_grad[1]:  # a frozen output layer
                 continue
@@ -78,35 +106,38 @@ class _TokenLogProbs(torch.autograd.Function):
 
 
 def _logit_gradient(
-    ctx: Any,
+    saved: _Saved,
     chunk: slice,
     predictions: slice,
+    *,
     probabilities: torch.Tensor,
     grad_E: torch.Tensor,
     grad_R: torch.Tensor | None,
+    cap: float | None,
 ) -> torch.Tensor:
     """Return the gradient of a chunk's untempered logits, in the precision of the model.
 
     probabilities: kept ones, which are overwritten; empty to make them again.
     """
-    hidden_R_D, weight_V_D, temperature_R, readout_E, token_E, logp_E, entropy_R = ctx.saved_tensors
-    hidden, temperature = hidden_R_D[chunk], temperature_R[chunk]
+    hidden, temperature = saved.hidden_R_D[chunk], saved.temperature_R[chunk]
     cap_slope: torch.Tensor | None = None
     if not len(probabilities):
-        logits = logits_of(hidden, weight_V_D, temperature, ctx.cap)
-        if ctx.cap is not None:
-            cap_slope = cap_slope_of(logits, temperature, ctx.cap)
+        logits = logits_of(hidden, saved.weight_V_D, temperature, cap)
+        if cap is not None:
+            cap_slope = cap_slope_of(logits, temperature, cap)
         probabilities = logits.softmax(1).to(hidden.dtype)
-    row, token = readout_E[predictions] - chunk.start, token_E[predictions]
+    row = saved.readout_E[predictions] - chunk.start
+    p_E = saved.logp_E[predictions].exp()
     sums = torch.zeros(len(hidden), dtype=grad_E.dtype, device=grad_E.device)
     sums.index_add_(0, row, grad_E[predictions])
     divisor = temperature.to(grad_E.dtype)
     spread: torch.Tensor | None = None
     if grad_R is not None:
-        spread = _entropy_gradient(probabilities, entropy_R[chunk], grad_R[chunk] / divisor)
+        spread = _entropy_gradient(probabilities, saved.entropy_R[chunk], grad_R[chunk] / divisor)
     slope = probabilities.mul_((-sums / divisor).to(probabilities.dtype)[:, None])
-    exact = (grad_E[predictions] - sums[row] * logp_E[predictions].exp()) / divisor[row]
-    slope[row, token] = exact.to(slope.dtype)  # 1 − p of a sure token is lost in bfloat16
+    exact = (grad_E[predictions] - sums[row] * p_E) / divisor[row]
+    # 1 − p of a sure token is lost in bfloat16.
+    slope[row, saved.token_E[predictions]] = exact.to(slope.dtype)
     if spread is not None:
         slope += spread.to(slope.dtype)
     if cap_slope is not None:

@@ -27,6 +27,15 @@ class Softening(NamedTuple):
     mean: bool
 
 
+class _Saved(NamedTuple):
+    """Tensors that the backward pass needs."""
+
+    hidden_R_D: torch.Tensor
+    weight_V_D: torch.Tensor
+    temperature_R: torch.Tensor
+    readout_E: torch.Tensor
+
+
 class _Softened(torch.autograd.Function):
     """log π' of predictions (readout_E, token_E), sorted by readout; and C of each readout."""
 
@@ -57,13 +66,14 @@ class _Softened(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Any, grad_R: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        hidden_R_D, weight_V_D, temperature_R, readout_E = ctx.saved_tensors
         if grad_R is None:
             return (None,) * 7
+        saved = _Saved._make(ctx.saved_tensors)
+        hidden_R_D, weight_V_D = saved.hidden_R_D, saved.weight_V_D
         grad_hidden_R_D = torch.empty_like(hidden_R_D)
         grad_weight_V_D: torch.Tensor | None = None
-        for chunk, _predictions in chunks(len(hidden_R_D), len(weight_V_D), readout_E):
-            hidden, temperature = hidden_R_D[chunk], temperature_R[chunk]
+        for chunk, _predictions in chunks(len(hidden_R_D), len(weight_V_D), saved.readout_E):
+            hidden, temperature = hidden_R_D[chunk], saved.temperature_R[chunk]
             logits = logits_of(hidden, weight_V_D, temperature, ctx.cap)
             logp = logits.log_softmax(1)
             pushed = torch.softmax(logits / ctx.kappa, 1) * (logp > LEAST)

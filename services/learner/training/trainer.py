@@ -248,7 +248,7 @@ class Trainer:
             sums.add_tokens(tokens)
         return float(loss.detach()), result.logp_E.detach()
 
-    def price(self, tree: ScoredTree) -> ScoredTree:
+    def subtract_kl(self, tree: ScoredTree) -> ScoredTree:
         """Return the tree with the rewards that advantages are estimated from.
 
         They are its own, minus a KL penalty where the loss takes one from rewards.

@@ -158,7 +158,7 @@ class TorchThread:
             estimator=estimator,
             budget=trainer.budget,
             pack=self.pack,
-            price=trainer.price,
+            subtract_kl=trainer.subtract_kl,
             targets=trainer.loss.targets,
             minibatches=optimise.minibatches,
             entropy_quantile=optimise.entropy_quantile,

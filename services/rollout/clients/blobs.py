@@ -29,7 +29,7 @@ class Blobs:
     def __init__(self, store: Store, on_away: Away = away.ignore) -> None:
         self._store, self._on_away = store, on_away
 
-    async def lighten(self, event: Event) -> Event:
+    async def move_large_segments(self, event: Event) -> Event:
         """Return an event that is small enough for the log.
 
         A segment that the store refuses is left out: the store will report that it is missing.

@@ -15,7 +15,7 @@ import numpy as np
 from banyan.policy import PolicyVersion
 from banyan.reasons import Reason
 from banyan.segment import Finish, Floats, IntTokens, Sampling
-from banyan.signals import NO_SIGNALS, NOTHING_SAID, Signals, Wanted
+from banyan.signals import EMPTY_SIGNALS, NO_SIGNALS, Signals, Wanted
 
 Key = Hashable
 # Reason of an InvalidInput: this engine is too small, another may not be.
@@ -80,7 +80,7 @@ class Sampled:
     sampled_logprobs_T: Floats = field(default_factory=no_floats)
     entropies_T: Floats = field(default_factory=no_floats)
     cached_tokens: int = 0
-    signals: Signals = NOTHING_SAID
+    signals: Signals = EMPTY_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)

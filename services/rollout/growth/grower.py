@@ -113,7 +113,7 @@ class Grower:
         self._log = PlanLog(
             claim=self.claim,
             segments=list(self.tree.segments),
-            leaves=list(self.leaves),
+            found=list(self.leaves),
             grant=self.grant,
         )
         self._requests = RequestBuilder(self.spec, self.tree, self.claim)
@@ -206,7 +206,7 @@ class Grower:
         return self.tokenizer.decode(tokens_T[len(self.tree.root) :])
 
     def _idle(self, need: str) -> bool:
-        needs = bool(getattr(self.spec.policy, need, False))
+        needs = bool(getattr(self.spec.tree_policy, need, False))
         return needs and not self._is_over and not self.in_flight
 
     def _add(self, segment: Segment) -> None:
@@ -238,7 +238,7 @@ class Grower:
         plan = checked_plan(
             partial(self._ask, news),
             self.tree,
-            policy=self.spec.policy_label,
+            policy=self.spec.tree_policy_label,
             max_path_tokens=self.spec.max_path_tokens,
         )
         expansions = self._new_expansions(plan)
@@ -263,7 +263,7 @@ class Grower:
         if self._planner is not None:
             return self._planner.plan(news)
         draws = Draws(self.spec.seed)
-        self._planner = planner(self.spec.policy, self._view, self._budget, draws)
+        self._planner = planner(self.spec.tree_policy, self._view, self._budget, draws)
         return self._planner.plan()
 
     def _new_expansions(self, plan: Plan) -> list[Expansion]:

@@ -33,7 +33,7 @@ class PlanLog:
 
     claim: epoch of the claim.
     segments: ids of segments, parents first.
-    leaves: leaves that the store knew before the claim.
+    found: leaves that the store knew before the claim.
     gone: branches that ended without a token.
     rewards: rewards of leaves.
     repairs: repairs of the leaves in `rewards`.
@@ -43,7 +43,7 @@ class PlanLog:
 
     claim: int
     segments: list[bytes] = field(default_factory=list)
-    leaves: list[Leaf] = field(default_factory=list)
+    found: list[Leaf] = field(default_factory=list)
     gone: list[Branch] = field(default_factory=list)
     rewards: dict[Leaf, float | None] = field(default_factory=dict)
     repairs: dict[Leaf, Repaired] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class PlanLog:
             view_digest=view_digest(),
             segments=self.segments,
             gone=[_branch_to_wire(branch) for branch in self.gone],
-            found=[leaf_to_wire(leaf) for leaf in self.leaves],
+            found=[leaf_to_wire(leaf) for leaf in self.found],
             expansions=[expansion_to_wire(expansion) for expansion in expansions],
             leaves=leaves,
             prunes=[
@@ -107,7 +107,7 @@ class PlanLog:
         self._number += len(parts)
         self._bytes += sum(sizes)
         self._is_done = done
-        self.segments, self.leaves, self.gone = [], [], []
+        self.segments, self.found, self.gone = [], [], []
         self.rewards, self.repairs = {}, {}
         self.grant, self.grant_lapsed = None, False
         return parts

@@ -21,7 +21,7 @@ class GrowSpec:
     run_id: its run.
     seed: seed of all its draws.
     messages: the conversation that is its prompt.
-    policy: its tree policy, built from the spec's own settings: evaluations may grow otherwise.
+    tree_policy: plans it, built from the spec's own settings: evaluations may grow otherwise.
     max_path_tokens: tokens that a path may hold after the prompt.
     sampling: the sampling that the recipe wants; plans may change it.
     order: group ordinal and tree index, the logical order within a wave.
@@ -39,7 +39,7 @@ class GrowSpec:
     run_id: str
     seed: int
     messages: tuple[Mapping[str, str], ...]
-    policy: TreePolicy
+    tree_policy: TreePolicy
     max_path_tokens: int
     sampling: Sampling
     order: tuple[int, int]
@@ -53,7 +53,7 @@ class GrowSpec:
     name: str = ""
 
     @property
-    def policy_label(self) -> str:
+    def tree_policy_label(self) -> str:
         """The tree policy, as messages to people name it."""
         return f"generate.policy {self.name}"
 
@@ -85,7 +85,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         run_id=spec.run_id,
         seed=spec.seed,
         messages=messages,
-        policy=tree_policy,
+        tree_policy=tree_policy,
         max_path_tokens=sampling.max_new_tokens,
         sampling=sampling,
         order=(spec.group_ordinal, spec.index),

@@ -95,7 +95,7 @@ class ActiveTree:
     @property
     def needs_answer(self) -> bool:
         """True if its tree policy goes on by an answer to its events."""
-        return self.grower.waits or getattr(self.spec.policy, "needs_scores", False)
+        return self.grower.waits or getattr(self.spec.tree_policy, "needs_scores", False)
 
     @property
     def label(self) -> str:

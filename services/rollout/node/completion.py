@@ -134,7 +134,7 @@ class TreeCompleter:
         missing = [(s, tree.epoch) for s in tree.segments if s.id in ingested.missing]
         run_id, node_id = self._config.run_id, self._config.node_id
         for event in messages.segments(run_id, node_id, missing, tree.traceparent):
-            light = await self._blobs.lighten(event)
+            light = await self._blobs.move_large_segments(event)
             await self._publisher.put(light.again(attempt))
         sent = asyncio.Event()
         for event in tree.events:

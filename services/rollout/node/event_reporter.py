@@ -49,7 +49,7 @@ class EventReporter:
         run_id, node_id = self._config.run_id, self._config.node_id
         traceparent = steps[0][0].traceparent if steps else ""
         for event in messages.segments(run_id, node_id, claimed, traceparent, plans):
-            await self._publisher.put(await self._blobs.lighten(event))
+            await self._publisher.put(await self._blobs.move_large_segments(event))
         for tree, step in steps:
             await self._report_ends(tree, step)
         if any(step.grown is not None or tree.needs_answer for tree, step in steps):

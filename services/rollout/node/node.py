@@ -47,6 +47,17 @@ _PASS_S = 3600.0  # branches are stopped, which may wait behind a load: 165 GB a
 class Node:
     """A node of one run.
 
+    | loop | waits for | what it does |
+    | --- | --- | --- |
+    | `_claim` | `trees.changed`, then assignments | `_claimer` claims trees, as many as are free |
+    | `_starter` | `trees.start_due` | starts claimed trees, a wave at a time in lockstep |
+    | `_pump` | segments that end in the engine | `executor` plans their trees' next step |
+    | `_waits` | scores and growth budgets in the store | lets waiting trees go on |
+    | `_publisher` | events of growing trees | publishes them in order, again until acknowledged |
+    | `_watch` | triggers and a timer | has `refresher` load new policies |
+    | `_renewer` | a timer | renews claims of trees that progress |
+    | `_heartbeat` | a timer | tells the store that the node lives, with its load |
+
     config: configuration of the node.
     store: the tree store.
     bus: the log of events.
@@ -77,7 +88,7 @@ class Node:
             store, thread, weights, node_id=config.node_id, drain_s=config.refresh_s
         )
         self._tasks = tasks = BackgroundTasks()
-        self._publisher = publisher = Publisher(bus, self._excuse)
+        self._publisher = publisher = Publisher(bus, self._extend_loop_deadlines)
         self._completer = completer = TreeCompleter(
             config, store, publisher, blobs=Blobs(store), trees=trees, tasks=tasks
         )
@@ -106,7 +117,7 @@ class Node:
         reporter = EventReporter(
             self.config,
             self._publisher,
-            blobs=Blobs(store, self._excuse),
+            blobs=Blobs(store, self._extend_loop_deadlines),
             spans=spans,
             completer=self._completer,
         )
@@ -220,7 +231,7 @@ class Node:
             await self._renewer.renew_spare()
             await asyncio.sleep(_CLOSINGS_S)  # those that come meanwhile are one
 
-    def _excuse(self) -> None:
+    def _extend_loop_deadlines(self) -> None:
         """Extend the deadlines of the loops that wait while the broker or the store is away."""
         self._pump_pulse.again()
         self._starter.pulse.again()

@@ -97,13 +97,17 @@ class ScoreWaits:
             await self._actor.act(tree, tree.grower.unscored)
         else:
             leaves = len(tree.grower.leaves)
-            log.warning("tree %s ends with %d leaves: control gave it no room", tree.label, leaves)
+            log.warning(
+                "tree %s ends with %d leaves: no growth budget was granted in time",
+                tree.label,
+                leaves,
+            )
             await self._actor.act(tree, tree.grower.budget_withheld)
 
     async def _poll(self, tree: ActiveTree, known: int, deadline_s: float) -> int:
         """Ask the store for news of a tree once; return the number of known scores."""
         tree.note_progress()  # a wait is progress, up to its deadline
-        policy, grower = tree.spec.policy, tree.grower
+        policy, grower = tree.spec.tree_policy, tree.grower
         least = known if getattr(policy, "needs_scores", False) else _ANY
         round = grower.round if getattr(policy, "needs_room", False) else None
         try:
@@ -113,7 +117,7 @@ class ScoreWaits:
         except BanyanError as error:  # it may pass; if not, the wait ends at its deadline
             if error.reason in _OVER:
                 raise
-            log.warning("what came for a tree is not read: %s", error)
+            log.warning("cannot read the news of a tree: %s", error)
             await asyncio.sleep(_RETRY_S)
             return known
         if len(news.scores) > least and self._trees.holds(tree):

@@ -36,7 +36,7 @@ class StepExecutor:
     lockstep: whether the engine takes a step only when the last one was answered.
 
     Attributes:
-    visitors: queues for segments that belong to no tree, by key.
+    treeless_queues: queues for segments that belong to no tree, by key.
     waiting: trees that have begun to await scores or a growth budget.
     """
 
@@ -54,7 +54,7 @@ class StepExecutor:
         self._trees, self._thread, self._reporter = trees, thread, reporter
         self._completer, self._spans, self._tasks = completer, spans, tasks
         self._lockstep = lockstep
-        self.visitors: dict[Key, asyncio.Queue[Sampled]] = {}
+        self.treeless_queues: dict[Key, asyncio.Queue[Sampled]] = {}
         self.waiting: asyncio.Queue[ActiveTree] = asyncio.Queue()
 
     async def start(self, trees: Sequence[ActiveTree]) -> None:
@@ -71,8 +71,8 @@ class StepExecutor:
         """
         ended: dict[tuple[bytes, int], list[Sampled]] = {}
         for sample in samples:
-            if sample.key in self.visitors:
-                self.visitors[sample.key].put_nowait(sample)
+            if sample.key in self.treeless_queues:
+                self.treeless_queues[sample.key].put_nowait(sample)
             elif isinstance(sample.key, tuple):
                 ended.setdefault(sample.key[:2], []).append(sample)
         steps = []

@@ -98,7 +98,7 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None)
     leaves = _grow(grower, engine, recipe, time.monotonic() + _MOST_S)
     if not leaves:
         raise InvalidInput(
-            f"{spec.policy_label}: the tree is done and has no leaf;"
+            f"{spec.tree_policy_label}: the tree is done and has no leaf;"
             " a plan must mark its paths' ends"
         )
     tree = grower.tree
@@ -134,7 +134,7 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
         run_id=recipe.name,
         seed=seed,
         messages=prompt,
-        policy=registry.build("generate", generate.policy, generate.settings),
+        tree_policy=registry.build("generate", generate.policy, generate.settings),
         max_path_tokens=generate.max_new_tokens,
         sampling=Sampling(
             temperature=generate.temperature,
@@ -154,7 +154,7 @@ def _grow(
     grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float
 ) -> tuple[Leaf, ...]:
     """Grow a tree to its end and return its leaves. Raises InvalidInput if it does not end."""
-    label = grower.spec.policy_label
+    label = grower.spec.tree_policy_label
     step = grower.start()
     for _ in range(_MOST_STEPS):
         for request in step.requests:

@@ -82,7 +82,7 @@ class CollectiveWeights:
                 end.cancel()
                 await asyncio.wait([end])
                 if not end.cancelled() and (error := end.exception()) is not None:
-                    log.warning("the learner says of the hand-over: %s", error)
+                    log.warning("the hand-over failed at the learner: %s", error)
 
     async def _invitation(
         self, published: Published, responses: AsyncGenerator[HandOverResponse, None]

@@ -212,7 +212,7 @@ def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> TreeO
             f"tree id {spec.tree_id.hex()[:12]} is not the digest of its run, group, row and index"
         )
     if spec.purpose not in (tree_pb2.TREE_PURPOSE_TRAIN, tree_pb2.TREE_PURPOSE_EVAL):
-        raise InvalidInput(f"{name} has purpose {spec.purpose}, which is none")
+        raise InvalidInput(f"{name} has an unknown purpose, {spec.purpose}")
     if (spec.purpose == tree_pb2.TREE_PURPOSE_EVAL) != bool(spec.label):
         raise InvalidInput(
             f"{name}: an evaluation has a label and training has none; here {spec.label!r}"
@@ -258,7 +258,7 @@ def _scored(message: events_pb2.LeafScored, sequence: int, run_id: str) -> LeafS
     _check_ids(message.run_id, run_id, message.tree_id)
     scorer, score = message.scored.scorer, message.scored.score
     if score.state not in (tree_pb2.SCORE_STATE_SCORED, tree_pb2.SCORE_STATE_UNSCORABLE):
-        raise InvalidInput(f"a score of {scorer!r} has state {score.state}, which is none")
+        raise InvalidInput(f"a score of {scorer!r} has an unknown state, {score.state}")
     if not math.isfinite(score.value) or not all(map(math.isfinite, score.parts.values())):
         raise InvalidInput(
             f"a score of {scorer!r} is {score.value}; a value is finite, or the leaf UNSCORABLE"

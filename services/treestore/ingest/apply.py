@@ -96,11 +96,11 @@ def _join_group(work: UnitOfWork, event: TreeOpened) -> None:
         )
         work.add_group(group)
         work.new_groups.add(key)
-        tally = work.tally(group)
+        tally = work.tally_to_change(group)
         tally.groups += 1
         tally.open += 1
     group.opened += 1
-    work.tally(group)
+    work.tally_to_change(group)  # a group that was stored: its sums are written with it
     work.changed_groups.add(key)
 
 
@@ -159,7 +159,7 @@ def _add_segment(work: UnitOfWork, event: GrownSegment) -> list[Event]:
 
 def _count_tokens(work: UnitOfWork, tree: TreeRow, event: GrownSegment) -> None:
     tree.segments += 1
-    tally = work.tally(tree)
+    tally = work.tally_to_change(tree)
     if event.segment.kind is Kind.POLICY:
         tree.sampled_tokens += len(event.segment)
         tally.sampled_tokens += len(event.segment)
@@ -200,7 +200,7 @@ def _end_growth(work: UnitOfWork, event: TreeGrown) -> None:
     tree.remind_due_ms = work.now_ms + tree.score_deadline_ms // 2
     tree.claim_due_ms = tree.growth_due_ms = 0
     work.grown[tree.run_id, tree.grown_node] += 1
-    tally = work.tally(tree)
+    tally = work.tally_to_change(tree)
     for leaf in event.leaves:
         work.put_leaf(tree.tree_id, leaf).listed = True
         tally.path_tokens += work.headers[leaf.segment].answer_tokens(leaf.end)

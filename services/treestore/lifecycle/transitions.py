@@ -34,7 +34,7 @@ def _close(work: UnitOfWork, tree: TreeRow) -> None:
     part = work.part(tree.tree_id)
     rewards = completion.rewards(part.leaves, tree.scorers, part.scores)
     values = [value for value in rewards.values() if value is not None]
-    tally = work.tally(tree)
+    tally = work.tally_to_change(tree)
     tally.scored += len(values)
     tally.unscorable += len(rewards) - len(values)
     tally.reward_sum += math.fsum(values)

@@ -45,12 +45,15 @@ def load_for(
 ) -> None:
     """Load all that the rules may read to judge the events.
 
+    Each step needs the rows of those before it: parked events join the events, which name trees,
+    which name runs and groups; which leaves and scores are needed depends on the trees' states.
+
     keys: keys whose parked events are judged, too, as are those that any of these may release
     """
     work.gateway_epoch = read_int(connection, "gateway_epoch")
-    load_parked(connection, work, "waits_for", keys)
+    load_parked(connection, work, "waits_for", keys)  # released by the keys,
     tree_ids = {event.tree_id for event in [*events, *work.parked.events()]}
-    load_parked(connection, work, "tree_id", tree_ids)
+    load_parked(connection, work, "tree_id", tree_ids)  # or by any of these events
     everything = [*events, *work.parked.events()]
     opened = [event for event in everything if isinstance(event, TreeOpened)]
     load_trees(connection, work, {event.tree_id for event in everything})

@@ -111,10 +111,14 @@ class UnitOfWork:
     # -- reading --
 
     def part(self, tree_id: bytes) -> TreeParts:
-        """Return the leaves and scores of a tree."""
+        """Return the leaves and scores of a tree; none for a tree whose parts were not loaded.
+
+        Trees that the transaction opens have none yet. `load_for` loads those of every tree that
+        an event can change the leaves or scores of.
+        """
         return self.parts.setdefault(tree_id, TreeParts())
 
-    def tally(self, tree: TreeRow | GroupRow) -> TallyRow:
+    def tally_to_change(self, tree: TreeRow | GroupRow) -> TallyRow:
         """Return the sums that a tree or group counts in, and mark them to be written."""
         key = (tree.run_id, tree.label)
         if key not in self.tallies:
@@ -165,7 +169,7 @@ class UnitOfWork:
 
     def move_group(self, group: GroupRow, state: GroupState, reason: str = "") -> None:
         """Set the state of a group, and move it in the sums."""
-        tally = self.tally(group)
+        tally = self.tally_to_change(group)
         old, new = _COLUMN[GroupState(group.state)], _COLUMN[state]
         setattr(tally, old, getattr(tally, old) - 1)
         setattr(tally, new, getattr(tally, new) + 1)

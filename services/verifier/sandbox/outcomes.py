@@ -44,7 +44,7 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
     try:
         return sound(Scored(value, parts, _repair(answer.get("repair"))), scorer)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        return sound(Unscorable(f"EXCEPTION: the scorer's repair is none: {error}"))
+        return sound(Unscorable(f"EXCEPTION: the scorer's repair is invalid: {error}"))
 
 
 def _late(answer: Mapping[str, Any], deadline_s: float) -> str:

@@ -13,7 +13,7 @@ from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from services.learner.checkpoints.checkpoint import due
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import recorded_stale, study, summary
+from services.learner.data.prepare import build_lesson, recorded_stale, summary
 from services.learner.data.selection import Ready, assemble
 from services.learner.data.staleness import History
 from services.learner.packing import packing, unroll
@@ -148,7 +148,7 @@ def test_a_tree_above_the_budget_repeats_its_trunk_and_says_so(forest: Any) -> N
     tree = ScoredTree(
         view.tree, view.leaves_L, dict(zip(view.leaves_L, view.rewards_L, strict=True))
     )
-    lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
+    lesson = build_lesson([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 25)
     assert lesson.metrics["packed_tokens"] == 50
     assert lesson.metrics["repeated_tokens"] == 10
     assert lesson.metrics["unique_tokens"] == 40
@@ -160,7 +160,7 @@ def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
     view = spread(forest)
     for value, recorded in ((None, {}), (0.0, {"reward": 0.0})):
         tree = ScoredTree(view.tree, view.leaves_L, dict.fromkeys(view.leaves_L, value))
-        lesson = study([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 99)
+        lesson = build_lesson([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 99)
         metrics = numbers(lesson, Timed(StepReport(applied=False), 0.0), 1)
         assert {name: metrics[name] for name in metrics if name == "reward"} == recorded
         assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
@@ -201,7 +201,7 @@ def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     )
     flat = forest.flat([1, 1])
     same = ScoredTree(flat.tree, flat.leaves_L, dict(zip(flat.leaves_L, [1.0, 1.0], strict=True)))
-    lesson = study(
+    lesson = build_lesson(
         [("g", [tree]), ("h", [same])],
         Grpo(),
         lambda _tree, leaf: leaf == view.leaves_L[2],

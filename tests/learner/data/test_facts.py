@@ -129,7 +129,7 @@ def test_steps_are_masked_by_entropies_alone() -> None:
     assert resolve(_recipe(masked)).optimise.entropy_quantile == 0.2
     with pytest.raises(
         InvalidInput,
-        match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm cannot say",
+        match=r"entropy_quantile 0.2 needs entropies, which resources.engine vllm does not provide",
     ):
         resolve(_recipe(masked) | {"resources": {"engine": "vllm"}})
     with pytest.raises(

@@ -25,7 +25,7 @@ from banyan.wire.segments import leaf_to_wire, segment_to_wire
 from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.cuts import upto
 from services.learner.data import from_store
-from services.learner.data.prepare import Lesson, study
+from services.learner.data.prepare import Lesson, build_lesson
 from services.rollout.clients import messages
 from services.rollout.engines.scripted.engine import build
 from services.rollout.growth import scores
@@ -98,7 +98,7 @@ def group(
 def lesson(stored: list[tree_pb2.Tree], name: str, **settings: Any) -> Lesson:
     """Return the lesson of a batch of these trees."""
     groups = from_store.by_group(stored, [stored[0].spec.group_id])
-    return study(
+    return build_lesson(
         groups, registry.estimator(name, settings), lambda _tree, _leaf: False, POLICY, 1000
     )
 

@@ -16,7 +16,7 @@ from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import replay
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import study
+from services.learner.data.prepare import build_lesson
 from services.learner.data.replay import Replayed
 from services.learner.losses.aggregate import Totals
 from tests.learner.hand_made_tokens import tokens
@@ -94,7 +94,9 @@ def test_what_replays_nothing_is_the_fresh_batch(forest: Any) -> None:
     """SAPO (Gensyn): J = 0 is a learner by itself; a group of equal rewards teaches nothing."""
     fresh = [("g0", [scored(forest, [1, 0, 0, 0])]), ("g1", [scored(forest, [1, 1, 1, 1], 2)])]
     assert replay.joined(fresh, (), {}) == fresh
-    advantages = [credit.advantages for credit in study(fresh, Grpo(), never, b"now", 400).credits]
+    advantages = [
+        credit.advantages for credit in build_lesson(fresh, Grpo(), never, b"now", 400).credits
+    ]
     np.testing.assert_allclose(advantages[0].leaf_G_L[0], (1.5, -0.5, -0.5, -0.5), atol=1e-5)
     assert not advantages[0].skip and advantages[1].skip == "zero variance"
 
@@ -107,7 +109,7 @@ def test_a_stored_success_makes_a_hopeless_group_teach(forest: Any) -> None:
     )
     success = Replayed(stored.tree.tree_id, "g", stored.leaves[1])
     groups = replay.joined([("g", [fresh])], [success], {stored.tree.tree_id: stored})
-    (credit,) = study(groups, Grpo(), never, b"now", 400).credits
+    (credit,) = build_lesson(groups, Grpo(), never, b"now", 400).credits
     advantage = np.concatenate(credit.advantages.leaf_G_L)
     assert advantage == pytest.approx([-0.354] * 7 + [2.475], abs=1e-3)
     assert credit.group.trees[0].leaves_L == [
@@ -115,7 +117,7 @@ def test_a_stored_success_makes_a_hopeless_group_teach(forest: Any) -> None:
         *fresh.leaves[4:],
     ]  # the oldest one made room
     assert credit.replayed == {1} and credit.group.trees[1].leaves_L == [stored.leaves[1]]
-    assert study([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
+    assert build_lesson([("g", [fresh])], Grpo(), never, b"now", 400).credits[0].advantages.skip
 
 
 def aged(forest: Any, number: int, *ages: Sequence[tuple[int, int]]) -> ScoredTree:
@@ -172,7 +174,7 @@ def test_leaves_that_are_too_old_neither_fail_nor_give_a_place_up(forest: Any) -
         [("g", [fresh])], [success], {stored.tree.tree_id: stored}, lambda _tree, leaf: leaf == old
     )
     assert list(trees[0].leaves) == fresh.leaves[:2]
-    (credit,) = study(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
+    (credit,) = build_lesson(groups, Grpo(), lambda _tree, leaf: leaf == old, b"now", 400).credits
     assert credit.stale == (old,) and [len(leaf_L) for leaf_L in credit.advantages.leaf_G_L] == [
         2,
         1,
@@ -210,10 +212,12 @@ def test_groups_replayed_whole_come_after_the_fresh_ones_and_count_no_reward(for
     replayed = [Replayed(t.tree.tree_id, "old") for t in stored]
     groups = replay.joined([("new", [fresh])], replayed, {t.tree.tree_id: t for t in stored})
     assert [(name, len(trees)) for name, trees in groups] == [("new", 1), ("old", 2)]
-    lesson = study(groups, Grpo(), never, b"now", 400)
+    lesson = build_lesson(groups, Grpo(), never, b"now", 400)
     assert lesson.metrics["reward"] == 0.5  # of what the policy of today did
     assert lesson.metrics["groups"] == 2 and lesson.metrics["replay_share"] == pytest.approx(4 / 6)
-    assert study([("new", [fresh])], Grpo(), never, b"now", 400).metrics["replay_share"] == 0.0
+    assert (
+        build_lesson([("new", [fresh])], Grpo(), never, b"now", 400).metrics["replay_share"] == 0.0
+    )
 
 
 def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
@@ -221,7 +225,7 @@ def test_the_age_of_replayed_trees_is_not_looked_at(forest: Any) -> None:
     groups = replay.joined(
         [("new", [fresh])], [Replayed(stored.tree.tree_id, "old")], {stored.tree.tree_id: stored}
     )
-    credits = study(groups, Grpo(), lambda _tree, _leaf: True, b"now", 400).credits
+    credits = build_lesson(groups, Grpo(), lambda _tree, _leaf: True, b"now", 400).credits
     assert (len(credits[0].stale), len(credits[1].stale)) == (2, 0) and not credits[
         1
     ].advantages.skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from banyan import registry
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
@@ -15,7 +15,7 @@ from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from services.learner.data import step_mask
 from services.learner.data.credit import Credit, ScoredTree, estimate, over_batch
-from services.learner.data.prepare import study
+from services.learner.data.prepare import build_lesson
 from tests.methods.advantages.planting import group
 
 
@@ -53,7 +53,7 @@ def episodes(
 TEN = [[0.5, 2.5, 4.5, 1.5, 3.5], [5.0, 1.0, 3.0, 2.0, 4.0]]
 
 
-def credited(*trees: ScoredTree, estimator: Any = None) -> Credit:
+def estimated(*trees: ScoredTree, estimator: Any = None) -> Credit:
     return estimate("g", trees, estimator or Grpo(), lambda _tree, _leaf: False)
 
 
@@ -69,19 +69,19 @@ def factors_of(credit: Credit) -> list[list[float]]:
 
 
 def test_of_ten_steps_eight_stay() -> None:
-    (masked_credit,) = step_mask.masked([credited(episodes(*TEN))], 0.2)
+    (masked_credit,) = step_mask.masked([estimated(episodes(*TEN))], 0.2)
     assert factors_of(masked_credit) == [[0, 1, 1, 1, 1], [1, 0, 1, 1, 1]]
     trees = [episodes(TEN[0], number=1), episodes(TEN[1], number=2, right=1)]
-    (apart,) = step_mask.masked([credited(*trees)], 0.2)
+    (apart,) = step_mask.masked([estimated(*trees)], 0.2)
     assert factors_of(apart) == factors_of(masked_credit), "a group's trees are compared as one"
 
 
 def test_what_is_equal_stays_and_nothing_is_masked_unless_it_is_asked_for() -> None:
-    plain = credited(episodes([1.0, 1.0], [1.0, 1.0]))
+    plain = estimated(episodes([1.0, 1.0], [1.0, 1.0]))
     (masked_credit,) = step_mask.masked([plain], 0.5)
     assert factors_of(masked_credit) == [[1, 1], [1, 1]]
     assert step_mask.masked([plain], 0.0) == [plain]
-    nothing = credited(episodes([1.0], [2.0])), credited(episodes([1.0]))
+    nothing = estimated(episodes([1.0], [2.0])), estimated(episodes([1.0]))
     assert step_mask.masked(nothing[1:], 0.5) == [nothing[1]], (
         "a group that teaches nothing stays as it is"
     )
@@ -89,7 +89,7 @@ def test_what_is_equal_stays_and_nothing_is_masked_unless_it_is_asked_for() -> N
 
 def test_masked_tokens_have_no_advantage_and_the_others_theirs() -> None:
     def advantages(quantile: float) -> Any:
-        lesson = study(
+        lesson = build_lesson(
             [("g", [episodes(*TEN)])],
             Grpo(),
             lambda _t, _l: False,
@@ -119,11 +119,11 @@ def test_a_shared_step_is_one_and_echos_factors_stay() -> None:
     leaves = [Leaf(s.id, 1) for s in below]
     view = TreeView(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
     np.testing.assert_array_equal(
-        step_mask.kept(plant(group(view)), 0.5), (True, False, True, True)
+        step_mask.kept(group_arrays(group(view)), 0.5), (True, False, True, True)
     )
     echo = registry.build("optimise", "echo", {})
     scored = ScoredTree(tree, leaves, dict(zip(leaves, (1.0, 0.0), strict=True)))
-    shaped = over_batch([credited(scored, estimator=echo)], echo)
+    shaped = over_batch([estimated(scored, estimator=echo)], echo)
     (masked,) = step_mask.masked(shaped, 0.5)
     before, after = factors_of(shaped[0]), factors_of(masked)
     assert [path[0] for path in after] == [0, 0] and [path[1] for path in after] == [
@@ -133,7 +133,7 @@ def test_a_shared_step_is_one_and_echos_factors_stay() -> None:
 
 
 def test_steps_without_entropies_are_refused() -> None:
-    silent = credited(episodes([1.0], [2.0], with_entropies=False))
+    silent = estimated(episodes([1.0], [2.0], with_entropies=False))
     with pytest.raises(
         InvalidInput, match=r"entropy_quantile needs the entropy of every sampled token.*\(torch\)"
     ):

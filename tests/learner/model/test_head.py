@@ -270,7 +270,7 @@ def test_a_recipe_says_whether_there_is_a_head() -> None:
         resolve(data)
     resolve({**data, "resources": {"engine": "scripted"}})
     resolve({**data, "optimise": {**data["optimise"], "head": {}}})
-    with pytest.raises(InvalidInput, match="which engine vllm cannot say"):
+    with pytest.raises(InvalidInput, match="which engine vllm does not provide"):
         resolve(
             {
                 **data,
@@ -280,5 +280,5 @@ def test_a_recipe_says_whether_there_is_a_head() -> None:
             }
         )
     data["generate"]["policy"] = "iid"
-    with pytest.raises(InvalidInput, match="asks no head for its score"):
+    with pytest.raises(InvalidInput, match="does not use a learned head"):
         resolve({**data, "optimise": {**data["optimise"], "head": {}}})

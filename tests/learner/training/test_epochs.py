@@ -11,7 +11,7 @@ import torch
 from banyan.recipe import Optimise
 from services.learner import losses
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import study
+from services.learner.data.prepare import build_lesson
 from services.learner.model.load import prepare
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.trainer import Trainer, settle
@@ -146,7 +146,7 @@ def test_groups_are_dealt_whole_and_those_that_teach_nothing_take_no_step(forest
     groups = [group(1, [0, 1]), group(2, [1, 1]), group(3, [1, 0]), group(4, [0, 1])]
 
     def sizes(minibatches: int) -> tuple[int, ...]:
-        lesson = study(
+        lesson = build_lesson(
             groups, Grpo(), lambda _tree, _leaf: False, b"now", 7, minibatches=minibatches
         )
         assert (

@@ -9,7 +9,7 @@ import pytest
 from banyan import registry
 from banyan.recipe import Optimise
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import Lesson, study
+from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.load import prepare
 from services.learner.training.trainer import StepReport, Trainer, settle
 from tests.methods.advantages.planting import leaf, planted
@@ -32,7 +32,9 @@ def lesson(name: str, share: float | None) -> Lesson:
         view = planted([leaf(reward, tokens=8) for reward in rewards], bytes([number]) * 32).view
         tree = ScoredTree(view.tree, view.leaves_L, dict(zip(view.leaves_L, rewards, strict=True)))
         fresh.append((f"g{number}", [tree]))
-    return study(fresh, registry.build("optimise", name, {}), lambda _tree, _leaf: False, b"", 400)
+    return build_lesson(
+        fresh, registry.build("optimise", name, {}), lambda _tree, _leaf: False, b"", 400
+    )
 
 
 def stepped(make: Callable[..., Any], batch: Lesson) -> StepReport:

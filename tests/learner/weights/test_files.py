@@ -17,7 +17,7 @@ from services.learner import server
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
 from services.learner.data.credit import ScoredTree
-from services.learner.data.prepare import study
+from services.learner.data.prepare import build_lesson
 from services.learner.training.checkpointer import Checkpointer
 from services.learner.weights import folder as weights
 from services.learner.weights.folder import WeightFolder, choose_folder
@@ -218,7 +218,9 @@ def test_node_values_reach_every_path_through_the_node(forest: Any) -> None:
     tree = ScoredTree(
         view.tree, view.leaves_L, dict(zip(view.leaves_L, (1.0, 0.0, 0.0, 0.0), strict=True))
     )
-    row = study([("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99).sequences[0]
+    row = build_lesson(
+        [("g", [tree])], PerNode(), lambda _tree, _leaf: False, b"now", 99
+    ).sequences[0]
     middle = [1.0, 1.0, 4.0, 4.0]  # nodes in pre-order: root, a, a1, a2, b, b1, b2
     np.testing.assert_array_equal(
         row.advantage_P_T, [[m, m, n] for m, n in zip(middle, (2.0, 3.0, 5.0, 6.0), strict=True)]

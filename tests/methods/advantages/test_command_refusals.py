@@ -40,7 +40,7 @@ from tests.methods.advantages.tree_lines import TREEPO_TREE, flat, node, run, tr
         ),
         ("[" * 100_000, ("line 2", "deeper than can be read")),
         ('{"tree_id": ' + "7" * 5000 + "}", ("line 2", "not JSON", "4300")),
-        (tree("x", [node("\ud800", reward=1)]), ("line 2", "'id' \"\\ud800\"", "half a character")),
+        (tree("x", [node("\ud800", reward=1)]), ("line 2", "'id' \"\\ud800\"", "lone surrogate")),
         (
             tree("x", [node("a", reward=10**400)]),
             ("line 2", "node 'a' has reward 1", "finite number"),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.errors import InvalidInput
 from banyan.segment import Finish
 from methods.advantages.branch_depth import BranchDepth
@@ -168,7 +168,7 @@ def portool_tree() -> Planted:
 
 def test_portool() -> None:
     tree = portool_tree()
-    reward_S = PorTool().rewards(plant(group(tree.view)))
+    reward_S = PorTool().rewards(group_arrays(group(tree.view)))
     np.testing.assert_allclose(reward_S, (0.9025 * 0 + reward_S[0], 0.02375, 1, -0.95, -1, 0.95, 1))
     fork = nodes(PorTool(trajectory=0), tree)
     np.testing.assert_allclose(
@@ -218,25 +218,25 @@ def test_branch_depth() -> None:
 
 def test_branch_depth_weights_children_by_how_likely_they_were() -> None:
     tree = planted([Twig([leaf(1, logprob=0.2), leaf(0, logprob=0.0)]), leaf(0)])
-    grove = plant(group(tree.view))
+    arrays = group_arrays(group(tree.view))
     np.testing.assert_allclose(
-        BranchDepth("likely").fused(grove, grove.rewards_L)[1], 0.5498, atol=1e-4
+        BranchDepth("likely").fused(arrays, arrays.rewards_L)[1], 0.5498, atol=1e-4
     )
 
 
 def test_branch_depth_weights_children_that_are_all_unlikely() -> None:
     """exp(100 · −8) is 0 in float64; only differences among siblings count."""
     tree = planted([Twig([leaf(1, logprob=-8.0), leaf(0, logprob=-8.02)]), leaf(0, logprob=-8.0)])
-    grove = plant(group(tree.view))
+    arrays = group_arrays(group(tree.view))
     estimator = BranchDepth("likely", sharpness=100.0)
     share = 1 / (1 + np.exp(-2))
-    np.testing.assert_allclose(estimator.fused(grove, grove.rewards_L)[1], share, atol=1e-4)
+    np.testing.assert_allclose(estimator.fused(arrays, arrays.rewards_L)[1], share, atol=1e-4)
     np.testing.assert_allclose(
         nodes(estimator, tree), (0.7071, 0.7071, -0.7071, -0.7071), atol=1e-4
     )
     ended = planted([Twig([leaf(1, logprob=-8.0)], leaf=True, reward=0.25), leaf(0)])
-    grove = plant(group(ended.view))
-    np.testing.assert_allclose(estimator.fused(grove, grove.rewards_L)[1], 0.25)
+    arrays = group_arrays(group(ended.view))
+    np.testing.assert_allclose(estimator.fused(arrays, arrays.rewards_L)[1], 0.25)
 
 
 def test_branch_depth_counts_a_chain_once() -> None:

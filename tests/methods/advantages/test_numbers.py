@@ -7,7 +7,7 @@ import pytest
 
 from banyan import registry
 from banyan.credit import stats
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.view import TreeView
@@ -328,5 +328,5 @@ def test_the_learner_multiplies_each_token_by_its_factor() -> None:
 
 def test_an_answer_that_is_a_step_of_its_own_takes_no_time() -> None:
     tree = planted([Twig([Twig([leaf(1)], kind="tool"), Twig([leaf(0)], kind="tool")])])
-    observed = episodes.episodes(plant(group(tree.view)), 0.5)
+    observed = episodes.episodes(group_arrays(group(tree.view)), 0.5)
     np.testing.assert_allclose(observed.return_R, (0.5, 1, 0, 0))

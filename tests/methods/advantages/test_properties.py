@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from banyan import registry
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.plugins import Advantages, GroupTrees
 from banyan.view import TreeView
 from methods.advantages.portool import PorTool
@@ -295,10 +295,10 @@ def test_portool_without_forks_is_the_mean_of_grpo(trees: Any) -> None:
 @given(forests)
 def test_portools_reward_without_discount_is_the_value(trees: Any) -> None:
     """With γ = 1, no format score and the mean, R(s) = V(s) (PORTool, arXiv 2510.26020)."""
-    grove = plant(grown(fitted("portool", trees)))
-    result = PorTool(gamma=1.0).rewards(grove)
-    value = grove.mean_leaves(np.nan_to_num(grove.rewards_L))
-    np.testing.assert_allclose(result[~grove.prompt_S], value[~grove.prompt_S], atol=1e-12)
+    arrays = group_arrays(grown(fitted("portool", trees)))
+    result = PorTool(gamma=1.0).rewards(arrays)
+    value = arrays.mean_leaves(np.nan_to_num(arrays.rewards_L))
+    np.testing.assert_allclose(result[~arrays.prompt_S], value[~arrays.prompt_S], atol=1e-12)
 
 
 @lightly

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from banyan.credit import stats
-from banyan.credit.grove import plant
+from banyan.credit.group_arrays import group_arrays
 from banyan.errors import InvalidInput
 from methods.advantages import episodes
 from methods.advantages.gigpo import GiGpo
@@ -171,8 +171,8 @@ def test_hgpo() -> None:
 
 
 def test_hgpo_without_history_is_gigpos_step_term() -> None:
-    grove = plant(group(hgpo_tree().view))
-    observed = episodes.episodes(grove, 0.95)
+    arrays = group_arrays(group(hgpo_tree().view))
+    observed = episodes.episodes(arrays, 0.95)
     np.testing.assert_allclose(
         Hgpo(history=0, scale="mean").values(observed),
         stats.centred(observed.return_R, observed.state_R),

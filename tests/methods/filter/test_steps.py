@@ -53,7 +53,7 @@ def test_the_reference_may_be_a_text_and_is_needed() -> None:
         assert isinstance(result, Unscorable) and "'solution'" in result.reason
     for step, why in (
         ("x" * 20_000, "16384 characters"),
-        ("\ud800", "half a character"),
+        ("\ud800", "lone surrogate"),
     ):  # left out by who checks it
         result = Steps().score("1", ROW | {"solution": [step, "14"]})
         assert (

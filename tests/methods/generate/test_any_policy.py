@@ -92,7 +92,9 @@ def test_a_plan_asks_for_what_is_missing_and_twice_for_the_same(policy, seed, rn
     if part.root is None:
         return
     view = GrowthView(part, seed, 12, sampling=given_spec.sampling)
-    first, second = [given_spec.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
+    first, second = [
+        given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)
+    ]
     assert first == second and len({e.branch for e in first.expansions}) == len(first.expansions)
     missing = asked(first, part)
     assert all(whole.tree.at(b.parent, b.fork, b.ordinal) for b in missing), (
@@ -100,7 +102,7 @@ def test_a_plan_asks_for_what_is_missing_and_twice_for_the_same(policy, seed, rn
     )
     assert bool(missing) == (len(part) < len(whole.tree)) == (not first.done)
     flying = GrowthView(part, seed, 12, frozenset(missing), sampling=given_spec.sampling)
-    assert given_spec.policy.plan(flying, GrowthBudget(), Draws(seed)) == first, (
+    assert given_spec.tree_policy.plan(flying, GrowthBudget(), Draws(seed)) == first, (
         "what is in flight changes nothing"
     )
 
@@ -126,9 +128,9 @@ def test_a_narrow_room_bounds_the_leaves(policy, seed, most):
 
     class Narrow:
         def plan(self, view, room, rng):
-            return given_spec.policy.plan(view, GrowthBudget(max_leaves=most), rng)
+            return given_spec.tree_policy.plan(view, GrowthBudget(max_leaves=most), rng)
 
-    grower, _ = grow(replace(given_spec, policy=Narrow()), engine(ENDING))
+    grower, _ = grow(replace(given_spec, tree_policy=Narrow()), engine(ENDING))
     assert len(grower.leaves) == min(most, width(*policy))
 
 

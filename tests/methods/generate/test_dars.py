@@ -142,7 +142,7 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
         records, plan_log.views(grower.spec, grower.tree, records), strict=True
     ):
         assert view_digest.digest(view) == record.view_digest
-        plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
+        plan = grower.spec.tree_policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         there = len(view.tree) - 1
         assert len(plan.expansions) + there == (8 if record.rewards else 4)
 

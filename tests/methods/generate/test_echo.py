@@ -230,8 +230,8 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+    plan = given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
+    assert plan == given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
     for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
         b = expansion.branch
         assert (
@@ -255,7 +255,7 @@ def test_no_more_than_n_paths_run_at_once(policy, chain, seed, rng):
         view = GrowthView(
             Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling
         )
-        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+        plan = given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
         assert len(plan.expansions) + len(plan.leaves) <= policy["width"]
 
 

@@ -59,8 +59,8 @@ def test_neither_order_nor_a_crash_changes_the_tree(policy, chain, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 14, sampling=given_spec.sampling)
-    plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
-    assert plan == given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+    plan = given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
+    assert plan == given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
     for expansion in plan.expansions:  # it asks for what the whole tree has and this one lacks
         b = expansion.branch
         assert (
@@ -89,5 +89,5 @@ def test_no_more_than_n_branches_live(policy, chain, seed):
         view = GrowthView(
             Tree(given_spec.tree_id, order[:count]), seed, 14, sampling=given_spec.sampling
         )
-        plan = given_spec.policy.plan(view, GrowthBudget(), Draws(seed))
+        plan = given_spec.tree_policy.plan(view, GrowthBudget(), Draws(seed))
         assert len(plan.expansions) + len(plan.leaves) <= policy["width"]

@@ -302,10 +302,10 @@ def test_a_policy_that_has_a_plan_alone_grows_the_same_tree(policy, seed):
 
     class PlanAlone:
         def plan(self, view, room, rng):
-            return given_spec.policy.plan(view, room, rng)
+            return given_spec.tree_policy.plan(view, room, rng)
 
     whole, _ = grow(given_spec, Signalling(engine(ENDING)))
-    alone, _ = grow(replace(given_spec, policy=PlanAlone()), Signalling(engine(ENDING)))
+    alone, _ = grow(replace(given_spec, tree_policy=PlanAlone()), Signalling(engine(ENDING)))
     assert shape(alone) == shape(whole)
 
 

@@ -72,8 +72,11 @@ def test_every_plan_is_made_again_from_its_record(leaves, seed):
     given_rooms = plan_log.budgets(given_spec, records)
     for record, view, item in zip(records, views, given_rooms, strict=True):
         assert view_digest.digest(view, budget=item) == record.view_digest
-        plan = given_spec.policy.plan(view, item, Draws(seed))
-        assert plan == given_spec.policy.plan(view, item, Draws(seed)) and plan.done == record.done
+        plan = given_spec.tree_policy.plan(view, item, Draws(seed))
+        assert (
+            plan == given_spec.tree_policy.plan(view, item, Draws(seed))
+            and plan.done == record.done
+        )
         missing = {e.branch for e in plan.expansions} - view.in_flight
         missing = {b for b in missing if view.tree.at(b.parent, b.fork, b.ordinal) is None}
         assert missing == {plan_log.branch_from_wire(e.branch) for e in record.expansions}
@@ -107,9 +110,9 @@ def test_cuts_by_new_policies_change_no_leaf_count(seed, rng):
 
     class Given:
         def plan(self, view, room, draws):
-            return given_spec.policy.plan(view, GrowthBudget(7, 0, True), draws)
+            return given_spec.tree_policy.plan(view, GrowthBudget(7, 0, True), draws)
 
-    grower = grow_anyhow(replace(given_spec, policy=Given()), engine(ENDLESS), rng, cuts=0.3)
+    grower = grow_anyhow(replace(given_spec, tree_policy=Given()), engine(ENDLESS), rng, cuts=0.3)
     lengths = {
         len(grower.tree.prefix_tokens(leaf.segment, leaf.end)) - len(grower.tree.root)
         for leaf in grower.leaves

@@ -191,7 +191,7 @@ def test_its_plans_are_logged_and_made_again() -> None:
         records, plan_log.views(grower.spec, grower.tree, records), strict=True
     ):
         assert view_digest.digest(view) == record.view_digest
-        plan = grower.spec.policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
+        plan = grower.spec.tree_policy.plan(view, GrowthBudget(), Draws(grower.spec.seed))
         named = {(e.branch, e.forced, e.origin) for e in plan.expansions}
         for planned in record.expansions:
             branch = plan_log.branch_from_wire(planned.branch)

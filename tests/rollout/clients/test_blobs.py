@@ -62,7 +62,7 @@ async def test_a_large_segment_goes_by_digest(small) -> None:  # noqa: F811
             await small.bus.publish(event.subject, event.message, event.msg_id)
     for attempt in range(2):  # missing events are published again
         for event in messages.segments(RUN, "n1", claimed):
-            light = (await Blobs(store).lighten(event)).again(attempt)
+            light = (await Blobs(store).move_large_segments(event)).again(attempt)
             assert light.message.ByteSize() < 1000
             await small.bus.publish(light.subject, light.message, light.msg_id)
     await store.await_ingested(tree_id, claim.epoch, [root.id, large.id], 0.1)
@@ -111,7 +111,7 @@ async def test_blobs_wait_for_a_store_that_is_away_not_for_one_that_refuses(
     large = _large(_root(b"t" * 32))
     (event,) = messages.segments(RUN, "n1", [(large, 1)])
     store = _Store(refusal)
-    message = (await Blobs(store).lighten(event)).message  # type: ignore[arg-type]
+    message = (await Blobs(store).move_large_segments(event)).message  # type: ignore[arg-type]
     assert isinstance(message, events_pb2.SegmentsGrown) and store.calls == 3
     named = [grown.segment.id for grown in message.segments]
     assert named == ([] if refusal else [large.id])

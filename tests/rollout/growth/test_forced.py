@@ -38,7 +38,7 @@ class Forcing:
 
 
 def grower(tree: Tree | None = None) -> Grower:
-    assignment = replace(spec(IID, {"width": 1}, 9), policy=Forcing(), min_step=4)
+    assignment = replace(spec(IID, {"width": 1}, 9), tree_policy=Forcing(), min_step=4)
     return Grower(assignment, tree or Tree(assignment.tree_id), engine().tokenizer, "n")
 
 

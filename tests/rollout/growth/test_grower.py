@@ -121,10 +121,10 @@ def test_a_plan_asked_twice_is_the_same_plan(treepo, seed, rng):
     if part.root is None:
         return
     view = GrowthView(part, seed, 12, sampling=assignment.sampling)
-    plans = [assignment.policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
+    plans = [assignment.tree_policy.plan(view, GrowthBudget(), Draws(seed)) for _ in range(2)]
     assert plans[0] == plans[1]
     assert len({e.branch for e in plans[0].expansions}) == len(plans[0].expansions)
-    narrow = assignment.policy.plan(view, GrowthBudget(max_leaves=2), Draws(seed))
+    narrow = assignment.tree_policy.plan(view, GrowthBudget(max_leaves=2), Draws(seed))
     assert len(narrow.leaves) <= 2
 
 
@@ -180,7 +180,7 @@ class Pruner:
 
 
 def test_a_pruned_branch_ends_as_pruned():
-    assignment = replace(spec(IID, {}, 50), policy=Pruner())
+    assignment = replace(spec(IID, {}, 50), tree_policy=Pruner())
     running = engine(ENDLESS)
     grower = Grower(assignment, Tree(assignment.tree_id), running.tokenizer, "test")
     requests = grower.start().requests

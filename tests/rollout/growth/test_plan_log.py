@@ -48,7 +48,7 @@ def _replayed(assignment, whole, records):
         assert view_digest.digest(view, budget=budget) == record.view_digest, (
             f"the view of plan {record.number} is another"
         )
-        plan = assignment.policy.plan(view, budget, Draws(assignment.seed))
+        plan = assignment.tree_policy.plan(view, budget, Draws(assignment.seed))
         new = {
             e.branch: e
             for e in plan.expansions

@@ -25,12 +25,14 @@ class Publisher:
 
 
 class Blobs:
-    async def lighten(self, event):
+    async def move_large_segments(self, event):
         return event
 
 
 def tree(waits=False, **tree_policy):
-    spec = SimpleNamespace(tree_id=b"t" * 32, policy=SimpleNamespace(**tree_policy), traceparent="")
+    spec = SimpleNamespace(
+        tree_id=b"t" * 32, tree_policy=SimpleNamespace(**tree_policy), traceparent=""
+    )
     return ActiveTree(
         spec=spec,  # type: ignore[arg-type]
         grower=SimpleNamespace(waits=waits),  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def waiting(deadline_s: float = 30.0) -> ActiveTree:
         unscored=lambda: "none",
     )
     policy = SimpleNamespace(needs_scores=True)
-    spec: Any = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s, policy=policy)
+    spec: Any = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s, tree_policy=policy)
     nothing: Any = None
     tree = ActiveTree(spec=spec, grower=grower, epoch=1, delivery=nothing, span=nothing)
     tree.enter(TreeState.GROWING)

@@ -132,7 +132,7 @@ async def test_samples_reach_their_grower_or_their_visitor() -> None:
 
     await rig.executor.start([rig.tree(start=GrowthStep, ended=take)])
     visitor: asyncio.Queue[Any] = asyncio.Queue()
-    rig.executor.visitors["visit",] = visitor
+    rig.executor.treeless_queues["visit",] = visitor
     own, stale, visit = sample(0), sample(0, claim=7), SimpleNamespace(key=("visit",))
     await rig.executor.receive([own, stale, visit])
     assert ended == [own] and visitor.get_nowait() is visit

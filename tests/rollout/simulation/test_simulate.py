@@ -134,7 +134,7 @@ def test_a_tree_that_grows_by_rooms_gets_what_its_prompt_brings():
     ("change", "problem"),
     [
         ({"control": {}}, "set control.rooms"),
-        ({"generate": {"policy": "iid"}}, "needs a tree policy that grows by rooms"),
+        ({"generate": {"policy": "iid"}}, "needs a tree policy that asks for growth budget"),
         ({"generate": {"policy": "rounds", "trees": 2}}, "set generate.trees: 1"),
         (
             {"generate": {"policy": "rounds", "settings": {"most": 12}}},

@@ -71,8 +71,8 @@ def test_an_answer_that_is_none_is_a_verdict(answer: dict[str, Any]) -> None:
     ("text", "why"),
     [
         ("x" * 16_385, "more than 16384 characters"),
-        (HALF, "half a character"),
-        ("so" + HALF, "half a"),
+        (HALF, "lone surrogate"),
+        ("so" + HALF, "lone surrogate"),
     ],
 )
 def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(

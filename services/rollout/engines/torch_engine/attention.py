@@ -127,4 +127,5 @@ def recorded() -> Iterator[list[LayerKv]]:
         _recorder.calls = None
 
 
+# On import: a model is loaded with this name, and transformers looks it up at each call.
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)

@@ -61,6 +61,15 @@ class Forward:
 
         Row b's token is at positions_B[b] of its path. The beginning of the path is in its trunk,
         if it has one, and the rest in its pages. Rows should come shortest first, by their pages.
+
+        What the model's own code cannot pass on goes around it, within this thread:
+
+        1. `PagedCache` takes the new keys and values of each layer (`update`) and writes them to
+           pages; where rows attend part by part it returns placeholders, which nobody reads.
+        2. `using` makes the trunks' levels and the cache current for this thread.
+        3. transformers calls our attention by its name (`attention.NAME`); `attention.attend` reads
+           what is current and leaves the work to `cascade_attention` and `paged_attention`.
+        4. A hook before the output layer keeps the last layer's states in `self.states`.
         """
         tokens = torch.tensor(tokens_B, device=self.device)[:, None]
         positions = torch.tensor(positions_B, device=self.device)[:, None]

@@ -103,7 +103,9 @@ class Updates:
         scores_T = await self.core.score(expected.tokens_T.tolist(), 1, 1.0, salt)
         expected.check(scores_T, policy.step)
         if not exact and expected.stuck(scores_T, self._last_canary, self._last_scores_T):
-            raise _unproven(policy, "vLLM says of its canary, bit for bit, what it said before")
+            raise _unproven(
+                policy, "the canary's log-probs are bit for bit those of the policy before"
+            )
         distinct = expected.tells(self._last_canary)
         self._last_canary, self._last_scores_T = expected, scores_T
         return distinct

@@ -79,8 +79,8 @@ class WeightTransfer:
         workers = parallel.world_size * parallel.data_parallel_size
         if place.ranks != workers + 1:
             raise ValueError(
-                f"a hand-over to {place.ranks - 1} workers, and vLLM has {workers}: say its sizes"
-                " in the recipe"
+                f"a hand-over to {place.ranks - 1} workers, and vLLM has {workers};"
+                " set its parallel sizes in resources.engine_settings of the recipe"
             )
         return int(1 + parallel.data_parallel_index * parallel.world_size + parallel.rank)
 

@@ -20,7 +20,7 @@ from banyan.tree import Leaf
 
 
 @dataclass(frozen=True, eq=False)
-class Grove:
+class GroupArrays:
     """Arrays of one group.
 
     tree_L, tree_S: index of the tree
@@ -193,7 +193,7 @@ class Grove:
         return Advantages(leaf_G_L, tuple(padded_S[at_N] for at_N in self.step_N), skip)
 
 
-def plant(group: GroupTrees, by: str = TURNS, rewarded: bool = False) -> Grove:
+def group_arrays(group: GroupTrees, by: str = TURNS, rewarded: bool = False) -> GroupArrays:
     """Return the arrays of a group. by, rewarded: definition of a step, as in `steps_of`."""
     steps: list[Step] = []
     tree_S: list[int] = []
@@ -214,7 +214,7 @@ def plant(group: GroupTrees, by: str = TURNS, rewarded: bool = False) -> Grove:
         ]
     above_S = np.array([step.above for step in steps], np.int64)
     counts = [len(view.rewards_L) for view in group.trees]
-    return Grove(
+    return GroupArrays(
         group=group,
         steps=steps,
         rewards_L=groups.rewards_of(group),
