@@ -102,7 +102,15 @@ class LeafConsumer(WorkerLoop[Leaves]):
             for job in jobs:
                 await retry_later(job.delivery)
             return
-        await asyncio.gather(*(self._process_one(job, answer) for job in jobs))
+        await asyncio.gather(*(self._process_safely(job, answer) for job in jobs))
+
+    async def _process_safely(self, job: Job[Leaves], answer: _Answer) -> None:
+        """Process a message; what fails unforeseen comes again by itself, without its batch."""
+        try:
+            await self._process_one(job, answer)
+        except Exception as error:  # a mistake in the program: others of the batch are scored on
+            log_retry(job.label, error)
+            await retry_later(job.delivery)
 
     async def _read(self, leaves: Leaves) -> _Answer:
         """Read transcripts; split the request where the store refuses it as a whole."""

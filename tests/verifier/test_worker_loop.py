@@ -9,6 +9,7 @@ import pytest
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from services.verifier import worker_loop
+from services.verifier.consumer import LeafConsumer
 from services.verifier.worker_loop import Intake, Job, WorkerLoop
 
 
@@ -152,3 +153,29 @@ async def test_a_mistake_in_the_program_ends_neither_the_loop_nor_other_messages
     failed, other = await _run(loop, bus, b"mistake", b"b")
     assert failed.answers == ["nak 0.5"] and other.answers == ["ack"]
     assert "a message comes again after an unexpected error" in caplog.text
+
+
+async def test_a_mistake_with_one_message_leaves_the_others_of_its_batch_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad, good = _Delivery(b"bad"), _Delivery(b"good")
+
+    async def process_one(self: LeafConsumer, job: Any, answer: Any) -> None:
+        if job.delivery is bad:
+            raise KeyError("a mistake")
+        async with asyncio.timeout(5):
+            while not bad.answers:  # still scored as the other fails
+                await asyncio.sleep(0)
+        await job.delivery.ack()
+
+    monkeypatch.setattr(LeafConsumer, "_process_one", process_one)
+    unused: Any = None
+    jobs = [Job(delivery=d, content=[], weight=1, label=str(d.data)) for d in (bad, good)]  # type: ignore[arg-type]
+
+    async def nothing(*_: Any) -> Any:
+        return None
+
+    consumer = LeafConsumer(unused, unused, unused, 4)
+    monkeypatch.setattr(consumer, "_read", nothing)
+    await consumer._process(jobs)
+    assert bad.answers == ["nak 0.5"] and good.answers == ["ack"]

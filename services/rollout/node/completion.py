@@ -51,7 +51,7 @@ class TreeCompleter:
         self._blobs, self._trees, self._tasks = blobs, trees, tasks
 
     def begin(self, tree: ActiveTree) -> None:
-        """Begin to wait for a tree whose last event is queued."""
+        """Begin to wait until the broker and the store have a tree's last event."""
         tree.enter(TreeState.FINISHING)
         self._trees.changed.set()
         self._trees.start_due.set()

@@ -74,5 +74,6 @@ class EventReporter:
                 inside=step.inside,
             )
             tree.events.append(event)
-            await self._publisher.put(event, tree.end_published)
+            # Before the wait for room in the queue: nobody may give a tree up whose end is told.
             self._completer.begin(tree)
+            await self._publisher.put(event, tree.end_published)
