@@ -170,7 +170,8 @@ async def test_a_mistake_with_one_message_leaves_the_others_of_its_batch_alone(
 
     monkeypatch.setattr(LeafConsumer, "_process_one", process_one)
     unused: Any = None
-    jobs = [Job(delivery=d, content=[], weight=1, label=str(d.data)) for d in (bad, good)]  # type: ignore[arg-type]
+    deliveries: Any = (bad, good)
+    jobs: Any = [Job(delivery=d, content=[], weight=1, label="a leaf") for d in deliveries]
 
     async def nothing(*_: Any) -> Any:
         return None

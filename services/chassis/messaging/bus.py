@@ -34,7 +34,6 @@ _TRY_S = 5.0
 # Of one attempt to publish. A broker that died before it acknowledged never will, and an id that is
 # published again is stored once.
 _ACK_S = 2.0
-_FULL_S = 1.0  # while more waits than the client may hold: a call would wait for ever
 _LISTED = 256  # consumers in one answer of the broker, unless it is the last
 
 
@@ -72,7 +71,6 @@ class Bus:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
             "connect_timeout": 5,
-            "flush_timeout": _FULL_S,
         }
         if creds:
             options["user_credentials"] = creds
@@ -171,7 +169,10 @@ class Bus:
         delay_s = 0.05
         while True:
             try:
-                return await attempt()
+                # The client's own timeout begins once the message is written. While more waits to
+                # be written than it may hold, an attempt waits too: a second copy would not help.
+                async with asyncio.timeout(deadline + _ACK_S - time.monotonic()):
+                    return await attempt()
             except (TimeoutError, nats.errors.Error, JetStreamError, OSError) as error:
                 if isinstance(error, nats.errors.MaxPayloadError) or _forbidden(error):
                     raise InvalidInput(f"{action}: the broker refuses it: {error}") from None

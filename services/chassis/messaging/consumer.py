@@ -110,19 +110,22 @@ class Consumer:
         if subscription is None:
             return
         pending, connection = subscription._sub._pending_queue, subscription._nc
-        deadline = time.monotonic() + _CLOSE_S
         with contextlib.suppress(nats.errors.Error, TimeoutError):
             # The last request may still be open at the broker, and would be answered with the
             # messages that are returned below.
-            await connection._send_unsubscribe(subscription._sub._id)
+            async with asyncio.timeout(_ANSWER_S):
+                await connection._send_unsubscribe(subscription._sub._id)
             await flushed(connection, _ANSWER_S)  # messages sent before that are here now
-        with contextlib.suppress(nats.errors.Error):
-            await subscription.unsubscribe()
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                await subscription.unsubscribe()
         # A broker that takes nothing delivers the rest again by itself.
-        while not pending.empty() and time.monotonic() < deadline:
-            message = pending.get_nowait()
-            if message.reply.startswith("$JS.ACK."):  # the others are statuses of the request
-                await Delivery(message).nak(0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                while not pending.empty():
+                    message = pending.get_nowait()
+                    if message.reply.startswith("$JS.ACK."):  # others are statuses of the request
+                        await Delivery(message).nak(0.0)
 
     async def _recover(self, error: Exception) -> None:
         """Create streams and consumer again if the broker may have lost them."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from banyan.errors import InvalidInput
+from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis.messaging import bus as bus_module
 from services.chassis.messaging import subjects
@@ -316,3 +316,25 @@ async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_ser
             assert (await asyncio.wait([asyncio.ensure_future(stop())], timeout=6.0))[0], stop
     finally:
         os.kill(nats_server.process.pid, signal.SIGCONT)
+
+
+async def test_a_message_that_waits_to_be_written_is_not_written_again(nats_server) -> None:
+    """A link slower than the messages would fill with copies, and carry fewer of them in time."""
+    bus = await _bus(nats_server)
+    before = bus.client.stats["out_msgs"]
+    payload, count = 500_000, 32  # more than the system's buffers hold
+    os.kill(nats_server.process.pid, signal.SIGSTOP)
+    try:
+        publishing = [
+            asyncio.ensure_future(
+                bus.publish_bytes(subjects.growth("r"), bytes(payload), f"id-{n}", deadline_s=4.0)
+            )
+            for n in range(count)
+        ]
+        results = await asyncio.wait_for(asyncio.gather(*publishing, return_exceptions=True), 12.0)
+        assert all(isinstance(result, DeadlineMissed) for result in results)
+        # Only those that were written, and not acknowledged, went out a second time.
+        assert bus.client.stats["out_msgs"] - before < 2 * count
+    finally:
+        os.kill(nats_server.process.pid, signal.SIGCONT)
+    await bus.close()
