@@ -1,15 +1,22 @@
-"""The decoding of a batch: once, and in the torch thread."""
+"""The decoding of a batch, once and in the torch thread, and the leaves that are too old for it."""
 
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
+from services.learner.batch_attempt import UNSTUDIED
+from services.learner.batch_preparer import BatchPreparer
 from services.learner.data import from_store
 from services.learner.data.credit import ScoredTree
+from services.learner.data.from_store import scored_tree
+from services.learner.data.replay import Replayed
+from services.learner.ports import StoredBatch
 from services.learner.training import drift
 from tests.learner.in_memory_learner import MemoryStore, Rig, grown, recipe
 
@@ -36,3 +43,40 @@ async def test_each_tree_is_decoded_once_and_off_the_event_loop(
     assert len(store.asked) == 2, "both batches ask what to train on again"
     assert len(times) == 4 and set(times.values()) == {1}
     assert {name.partition("_")[0] for name in threads} == {"torch"}
+
+
+def preparer(age: int, store: MemoryStore | None = None) -> BatchPreparer:
+    """Return a preparer without a thread, for whose learner all leaves are of this age."""
+
+    async def run(call: Any, *_: Any) -> Any:
+        return call()
+
+    at: Any = SimpleNamespace(step=9, history=SimpleNamespace(age_of_path=lambda *_: age))
+    thread: Any = SimpleNamespace(run=run)
+    return BatchPreparer(recipe(1), frozenset(), store or MemoryStore(grown), thread, at)
+
+
+@pytest.mark.parametrize(
+    ("summary", "fresh", "decides"),
+    [({}, True, True), ({}, False, False), ({UNSTUDIED: "MemoryError"}, False, True)],
+    ids=["fresh", "committed", "committed for its failure"],
+)
+def test_age_decides_unless_a_committed_batch_has_recorded_what_was_too_old(
+    summary: dict[str, Any], fresh: bool, decides: bool
+) -> None:
+    """Too old is what is older than the recipe allows."""
+    batch, tree = StoredBatch(0, (), (), summary), scored_tree(grown(0, b"p")[0])
+    most = recipe(1).control.max_staleness
+    stale = [preparer(age)._stale(batch, fresh) for age in (most, most + 1)]
+    assert [of(tree.tree, tree.leaves[0]) for of in stale] == [False, decides]
+
+
+async def test_a_tree_that_is_replayed_twice_is_fetched_once() -> None:
+    """A success may rescue several groups."""
+    (own,), (earlier,) = grown(0, b"p"), grown(1, b"p")
+    store, group = MemoryStore(grown), own.spec.group_id
+    store.trees_by_id = {tree.spec.tree_id: tree for tree in (own, earlier)}
+    twice = (Replayed(earlier.spec.tree_id, group), Replayed(earlier.spec.tree_id, "another"))
+    batch = StoredBatch(0, (group,), (own.spec.tree_id,), {}, twice)
+    fetched = await preparer(0, store).fetch(batch, [own], fresh=False)
+    assert fetched.messages == [own, earlier]

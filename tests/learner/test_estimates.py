@@ -176,6 +176,7 @@ async def test_a_learner_answers_with_the_credits_of_its_step(
             weights=WeightFolder(tmp_path / "weights"),
             checkpointer=Checkpointer(tmp_path, tiny_folder, thread, 100),
         )
+        learner.at.step = 9  # an answer is for leaves of any age
         groups = tuple(one.spec.group_id for one in stored)
         batch = StoredBatch(0, groups, tuple(one.spec.tree_id for one in stored), {})
         fetched = await learner.preparer.fetch(batch, stored, fresh=False)

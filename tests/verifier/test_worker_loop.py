@@ -180,3 +180,85 @@ async def test_a_mistake_with_one_message_leaves_the_others_of_its_batch_alone(
     monkeypatch.setattr(consumer, "_read", nothing)
     await consumer._process(jobs)
     assert bad.answers == ["nak 0.5"] and good.answers == ["ack"]
+
+
+class _Quiet(_Bus):
+    """A broker without further messages: the next fetch waits until it is `over`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[_Delivery]:
+        if self.messages.empty():
+            await self.over.wait()
+        return await super().fetch(batch, timeout_s)
+
+
+async def test_a_job_that_ends_lets_the_next_begin_and_the_last_leaves_nothing(
+    eventually: Any,
+) -> None:
+    """Both without a fetch, which may take its whole time."""
+    bus, stop = _Quiet(), asyncio.Event()
+    loop, deliveries = _Loop(bus, max_under_way=1), [_Delivery(b"a"), _Delivery(b"b")]
+    for delivery in deliveries:
+        bus.messages.put_nowait(delivery)
+    running = asyncio.create_task(loop.run(stop))
+    await eventually(lambda: loop.batches == [[b"a"]], 5.0)
+    loop.go.set()
+    await eventually(lambda: loop.batches == [[b"a"], [b"b"]], 5.0, "the second job")
+    await eventually(lambda: not loop._under_way and not loop._shares, 5.0, "nothing to be kept")
+    assert [delivery.answers for delivery in deliveries] == [["ack"]] * 2
+    stop.set()
+    bus.over.set()
+    await asyncio.wait_for(running, 5)
+
+
+async def test_a_loop_that_is_cancelled_ends_its_jobs_and_begins_no_others(
+    eventually: Any,
+) -> None:
+    bus = _Quiet()
+    loop = _Loop(bus, max_under_way=1)
+    for content in (b"a", b"b"):
+        bus.messages.put_nowait(_Delivery(content))
+    running = asyncio.create_task(loop.run(asyncio.Event()))
+    await eventually(lambda: loop.batches == [[b"a"]], 5.0)
+    jobs = list(loop._under_way)
+    running.cancel()
+    await asyncio.wait([running], timeout=5)
+    await asyncio.wait(jobs, timeout=5)
+    assert all(job.cancelled() for job in jobs)
+    assert loop.batches == [[b"a"]] and not loop._under_way
+
+
+async def test_a_mistake_in_a_batch_returns_all_of_its_messages() -> None:
+    bus = _Bus()
+    loop = _Loop(bus, max_under_way=2, batched=True)
+    for delivery in await _run(loop, bus, b"mistake", b"b"):
+        assert delivery.answers == ["nak 0.5"]
+
+
+async def test_a_stop_closes_the_consumer_before_messages_are_returned_to_it(
+    eventually: Any,
+) -> None:
+    bus, stop, notes = _Quiet(), asyncio.Event(), list[str]()
+    loop = _Loop(bus, max_under_way=1)
+
+    class Noted(_Delivery):
+        async def nak(self, delay_s: float) -> None:
+            notes.append("returned")
+
+    async def close() -> None:
+        notes.append("closed")
+
+    bus.close = close  # type: ignore[method-assign]
+    for content in (b"a", b"b"):
+        bus.messages.put_nowait(Noted(content))
+    running = asyncio.create_task(loop.run(stop))
+    await eventually(lambda: loop.batches == [[b"a"]], 5.0)
+    stop.set()
+    bus.over.set()
+    await eventually(lambda: "returned" in notes, 5.0)
+    loop.go.set()
+    await asyncio.wait_for(running, 5)
+    assert notes == ["closed", "returned"]

@@ -9,6 +9,8 @@ from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
 from banyan.v1 import treestore_service_pb2 as ts
 from services.rollout.clients.batched_calls import BatchedCalls
 from services.rollout.clients.treestore import _settled_by
+from services.treestore.lifecycle.claim_batch import MAX_CLAIMS
+from services.treestore.lifecycle.waits import MAX_TREES
 
 REFUSED = {1: "NOT_FOUND", 2: "OTHER_RUN"}
 
@@ -111,3 +113,12 @@ async def test_after_its_deadline_a_wait_returns_what_is_missing() -> None:
     async with asyncio.timeout(5):
         outcome = await BatchedCalls(Store().send).ask(ingest(7), _settled_by(0.0))
     assert list(outcome.answer.missing) == [bytes([7]) * 32] and not outcome.answer.grown
+
+
+async def test_a_call_has_at_most_as_many_requests_as_the_store_takes() -> None:
+    most, store = min(MAX_CLAIMS, MAX_TREES), Store()
+    ingests = BatchedCalls(store.send)
+    waits = [ingests.ask(ingest(number), _settled_by(5.0)) for number in range(10, 11 + most)]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*waits)
+    assert [len(call) for call in store.calls] == [most, 1]

@@ -78,6 +78,7 @@ def test_a_new_claim_replaces_the_one_before() -> None:
         ([tree(PENDING, width=4), tree(GROWING, 1, width=4)], 1),
         ([tree(FINISHING, width=4)], 3),
         ([tree(AWAITING, width=4, lacks_budget=True)], 3),
+        ([tree(PENDING, width=4, lacks_budget=True)], 2),  # it has not begun
         ([tree(PENDING, number) for number in range(10)], 0),  # the most that it may hold
     ],
 )
@@ -88,3 +89,12 @@ def test_finishing_trees_and_those_without_a_budget_leave_their_place(
     for each in present:
         trees.put(each)
     assert trees.free == free
+
+
+def test_a_tree_that_comes_or_goes_wakes_who_waits_for_that() -> None:
+    trees, active, ends = ActiveTrees(max_branches=8, most_trees=8), tree(), []
+    active.span = SimpleNamespace(end=lambda: ends.append(active))  # type: ignore[assignment]
+    trees.put(active)
+    assert trees.changed.is_set() and trees.start_due.is_set() and not ends
+    trees.changed.clear()
+    assert trees.remove(active) and trees.changed.is_set() and ends == [active]

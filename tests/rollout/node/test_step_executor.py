@@ -22,6 +22,7 @@ class Engine:
     def __init__(self) -> None:
         self.commands: list[Any] = []
         self.refusals: list[Refusal] = []
+        self.cut: list[Any] = []
 
     def submit(self, requests: Any) -> "Future[list[Refusal]]":
         self.commands.append(("submit", [request.key for request in requests]))
@@ -34,7 +35,7 @@ class Engine:
 
     async def abort(self, keys: Any) -> list[Any]:
         self.commands.append(("abort", list(keys)))
-        return []
+        return self.cut
 
 
 class Rig:
@@ -42,6 +43,7 @@ class Rig:
 
     def __init__(self, lockstep: bool = False) -> None:
         self.trees, self.engine, self.tasks = ActiveTrees(8, 8), Engine(), BackgroundTasks()
+        self.spans = Spans()
         self.reported: list[list[GrowthStep]] = []
         self.returned: list[str] = []
         self.executor = StepExecutor(
@@ -51,7 +53,7 @@ class Rig:
             completer=SimpleNamespace(  # type: ignore[arg-type]
                 flush_and_return=self._return
             ),
-            spans=Spans(),
+            spans=self.spans,
             tasks=self.tasks,
             lockstep=lockstep,
         )
@@ -61,6 +63,7 @@ class Rig:
         self.reported.append([step for _, step in steps])
 
     async def _return(self, tree: ActiveTree, reason: str) -> None:
+        self.engine.commands.append("return")
         self.returned.append(reason)
         self.trees.remove(tree)
 
@@ -197,3 +200,70 @@ async def test_a_dropped_tree_has_its_branches_stopped(ack: bool) -> None:
     await rig.executor.drop(tree, "another node has it", ack=ack)
     await rig.executor.drop(tree, "another node has it", ack=ack)
     assert rig.engine.commands == [("abort", [request(0).key])] + ["ack"] * ack
+
+
+async def test_samples_of_a_finishing_tree_do_not_reach_its_grower() -> None:
+    rig = Rig()
+    ended: list[Any] = []
+
+    def take(samples: Any) -> GrowthStep:
+        ended.extend(samples)
+        return GrowthStep()
+
+    tree = rig.tree(start=GrowthStep, ended=take)
+    await rig.executor.start([tree])
+    rig.executor.give_up(tree, "UNABLE: first")
+    await rig.executor.receive([sample(0)])
+    await settled(rig)
+    assert not ended
+
+
+async def test_a_tree_is_returned_once_its_branches_are_stopped() -> None:
+    """Else this node samples a tree that another one may have claimed."""
+    rig = Rig()
+    tree = rig.tree(start=GrowthStep, in_flight={"branch": 1})
+    await rig.executor.start([tree])
+    rig.executor.give_up(tree, "UNABLE: first")
+    await settled(rig)
+    assert rig.engine.commands == ["report", ("abort", [request(0).key]), "return"]
+
+
+async def test_a_stopped_branch_leaves_no_time_of_its_request() -> None:
+    rig = Rig()
+    step = GrowthStep(requests=(request(0),))
+    tree = rig.tree(start=lambda: step, in_flight={"branch": 1})
+    await rig.executor.start([tree])
+    assert list(rig.spans._requested_ns) == [request(0).key]
+    await rig.executor.cut(tree)
+    assert not rig.spans._requested_ns
+
+
+async def test_what_a_pruned_branch_has_sampled_reaches_its_grower() -> None:
+    rig = Rig()
+    ended: list[Any] = []
+    branches: Any = ("branch",)
+
+    def take(samples: Any) -> GrowthStep:
+        ended.extend(samples)
+        return GrowthStep()
+
+    rig.engine.cut = [sample(0)]
+    await rig.executor.start([rig.tree(start=lambda: GrowthStep(aborts=branches), ended=take)])
+    assert ended == rig.engine.cut
+
+
+async def test_a_tree_that_begins_to_wait_makes_space_for_others() -> None:
+    rig = Rig()
+    tree = rig.tree(waits=True, start=GrowthStep)
+    rig.trees.changed.clear()
+    await rig.executor.start([tree])
+    assert rig.trees.changed.is_set()
+
+
+async def test_a_start_and_each_sample_are_progress() -> None:
+    rig = Rig()
+    tree = rig.tree(start=GrowthStep, ended=lambda samples: GrowthStep())
+    for change in (rig.executor.start([tree]), rig.executor.receive([sample(0)])):
+        tree.progressed_at = 0.0
+        await change
+        assert tree.progressed_at > 0.0

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from banyan.v1 import events_pb2, tree_pb2
-from services.treestore.queries.trees import score_to_wire, segment_to_wire
+from services.treestore.queries.trees import BYTES, score_to_wire, segment_to_wire
 from services.treestore.storage import mapping, schema
 from services.treestore.storage.mapping import MessageMapping
 from tests.treestore.forge import World
@@ -93,3 +93,24 @@ def test_a_score_survives_its_row(world: World, message: events_pb2.LeafScored) 
     assert score_to_wire(row) == message.scored
     assert (row.tree_id, row.verifier) == (message.tree_id, message.verifier_id)
     assert row.duration_ms == message.duration_ms
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        *({name: b"x" * 4096} for name in ("tokens", "logprobs", "sampled_logprobs", "entropies")),
+        {"signals": tree_pb2.TokenSignals(head=b"x" * 4096)},
+        {"text": "\N{SNOWMAN}" * 4096},
+    ],
+    ids=lambda long: next(iter(long)),
+)
+def test_the_bytes_of_a_segment_in_a_message_are_bounded(
+    world: World, long: dict[str, object]
+) -> None:
+    """By the bound, trees are sent in parts that fit a message."""
+    message = tree_pb2.Segment.FromString(SEGMENT.SerializeToString())
+    message.MergeFrom(tree_pb2.Segment(**long))  # type: ignore[arg-type]
+    values = mapping.SEGMENT.to_columns(message)
+    world.database.transact(lambda c: c.execute(insert(schema.segments).values(values)))
+    bound = world.database.query(lambda c: c.execute(select(BYTES)).scalar_one())
+    assert message.ByteSize() <= bound

@@ -1,0 +1,55 @@
+"""Reasons of errors, and the errors of users' code: InvalidInput, but for Banyan's own."""
+
+import pytest
+
+from banyan.errors import (
+    BanyanError,
+    DeadlineMissed,
+    InvalidInput,
+    PermanentError,
+    Refused,
+    TemporaryError,
+    users_code,
+)
+
+
+def message(error: Exception) -> str:
+    return f"mine: {error}"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), ZeroDivisionError("x"), OSError("x")])
+def test_whatever_a_users_code_raises_is_invalid_input_with_its_cause(error: Exception) -> None:
+    with pytest.raises(InvalidInput, match=r"^mine: x$") as caught, users_code(message):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [Refused("x", "HELD_OUT"), TemporaryError("x")])
+def test_an_error_of_banyan_leaves_the_block_as_it_is_unless_none_passes(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, users_code(message):
+        raise error
+    assert caught.value is error
+    with pytest.raises(InvalidInput, match=r"^mine: x$"), users_code(message, passing=()):
+        raise error
+
+
+def test_a_missed_deadline_is_a_temporary_error_and_a_timeout() -> None:
+    error = DeadlineMissed("no ack in 5 s", delay_s=2.0)
+    assert isinstance(error, TemporaryError) and isinstance(error, TimeoutError)
+    assert (error.delay_s, error.reason) == (2.0, "DEADLINE_MISSED")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BanyanError("x"), "INTERNAL"),
+        (PermanentError("x"), "PERMANENT"),
+        (TemporaryError("x"), "TEMPORARY"),
+        (Refused("x"), "REFUSED"),
+        (Refused("x", "HELD_OUT"), "HELD_OUT"),
+    ],
+)
+def test_an_error_has_the_reason_of_its_kind_unless_it_is_given_one(
+    error: BanyanError, reason: str
+) -> None:
+    assert error.reason == reason

@@ -1,0 +1,98 @@
+"""The children that a pool keeps, and those that it ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from banyan.plugins import Scored
+from services.verifier.sandbox import pool as pool_module
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.pool import Pool, limits_of
+from services.verifier.sandbox.worker import ScorerSpec, Worker
+
+FIRST, SECOND, THIRD = (ScorerSpec(f"rewards:n{number}", {}) for number in range(3))
+
+
+class Children:
+    """All children that a pool has started; they score while `go` lets them.
+
+    spent: whether a score leaves something behind.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spent: bool = False) -> None:
+        self.go, self.scoring, self.ended = asyncio.Semaphore(100), 0, 0
+        self.started: list[Child] = []
+        self.spent = spent
+        monkeypatch.setattr(Worker, "start", self._start)
+
+    async def _start(self, *_: Any) -> "Child":
+        self.started.append(Child(self))
+        return self.started[-1]
+
+
+class Child:
+    """A child that gives each completion a one."""
+
+    version, apart = "1", True
+
+    def __init__(self, family: Children) -> None:
+        self._family, self.calls, self.spent = family, 0, False
+
+    async def score(self, request: Any) -> dict[str, Any]:
+        self.calls += 1
+        self._family.scoring += 1
+        await self._family.go.acquire()
+        self.spent = self._family.spent
+        return {"value": 1.0, "parts": {}}
+
+    async def close(self) -> None:
+        self._family.ended += 1
+
+
+async def outcome(pool: Pool, spec: ScorerSpec = FIRST) -> Any:
+    return (await asyncio.wait_for(pool.score(spec, "x", {}), 5.0)).outcome
+
+
+async def test_the_scorer_that_was_used_longest_ago_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    children, pool = Children(monkeypatch), Pool(Limits(), lanes=2)
+    for spec in (FIRST, SECOND, FIRST, THIRD):
+        await outcome(pool, spec)
+    assert list(pool._lanes) == [FIRST.key, THIRD.key]
+    await pool.close()
+    assert children.ended == len(children.started) == 3
+
+
+async def test_a_child_that_scores_while_its_pool_is_closed_ends_with_its_score(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    children, pool = Children(monkeypatch), Pool(Limits())
+    children.go = asyncio.Semaphore(0)
+    score = asyncio.create_task(outcome(pool))
+    await eventually(lambda: children.scoring == 1, 5.0)
+    await asyncio.wait_for(pool.close(), 5.0)
+    assert not children.ended
+    children.go.release()
+    assert await score == Scored(1.0)
+    await eventually(lambda: children.ended == 1, 5.0, "the child's end")
+
+
+@pytest.mark.parametrize(("spent", "most"), [(False, 3), (True, 1)])
+async def test_a_child_is_replaced_after_so_many_scores_or_once_it_is_spent(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any, spent: bool, most: int
+) -> None:
+    monkeypatch.setattr(pool_module, "_MAX_CALLS", 3)
+    children, pool = Children(monkeypatch, spent), Pool(Limits())
+    for _ in range(2 * most):
+        await outcome(pool)
+    assert [child.calls for child in children.started] == [most] * 2
+    await eventually(lambda: children.ended == 2, 5.0, "the end of both")
+
+
+def test_only_a_users_function_may_start_processes_or_use_the_network() -> None:
+    limits = Limits(processes=8, network=True)
+    assert limits_of(FIRST, limits) == limits
+    named = limits_of(ScorerSpec("number", {}), limits)
+    assert (named.processes, named.network) == (0, False)
