@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
-from banyan.runtime.launch import take_names
+from banyan.runtime.launch import OUR_PACKAGES, take_names
 
 # Before a user's folder is searched, where a package of the same name may lie.
 take_names()
@@ -40,11 +40,21 @@ def find(axis: str, name: str) -> Any:
     if ":" in name:
         return _attribute(name)
     if name in _entries(axis):
-        return _entries(axis)[name].load()
+        return _load(axis, _entries(axis)[name])
     raise InvalidInput(
         f"there is no {axis} plugin {name!r}; known: {', '.join(names(axis))}; or give "
         "module:attribute"
     )
+
+
+def _load(axis: str, entry: importlib.metadata.EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"{axis} plugin {entry.name!r} is registered as {entry.value!r}, which cannot be "
+            f"imported: {error}; install its package again{_taken(entry.module)}"
+        ) from None
 
 
 def _attribute(name: str) -> Any:
@@ -54,13 +64,24 @@ def _attribute(name: str) -> Any:
     except (ImportError, ValueError) as error:  # ValueError: an empty name
         raise InvalidInput(
             f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?"
+            f"{_taken(module)}"
         ) from None
     except AttributeError:
-        raise InvalidInput(f"module {module!r} has no attribute {attribute!r}") from None
+        raise InvalidInput(
+            f"module {module!r} has no attribute {attribute!r}{_taken(module)}"
+        ) from None
     except (Exception, SystemExit) as error:  # foreign code may raise anything on import
         raise InvalidInput(
             f"cannot import {module!r} of {name!r}: {type(error).__name__}: {error}"
         ) from None
+
+
+def _taken(module: str) -> str:
+    """Return a hint for a module whose name is that of one of Banyan's own packages."""
+    package = module.partition(".")[0]
+    if package not in OUR_PACKAGES:
+        return ""
+    return f" ({package!r} is a package of Banyan: give a module of your own another name)"
 
 
 def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:

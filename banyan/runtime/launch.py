@@ -16,13 +16,14 @@ OURS = (sys.executable, "-P", "-m", "banyan.runtime.launch")
 """Command before the name of a module of ours, wherever another of that name lies."""
 FOLDERS = "BANYAN_PATH"
 """Environment variable with the folders of a user's code, in the form of PYTHONPATH."""
-_PACKAGES = ("methods", "services")
+OUR_PACKAGES = ("methods", "services")
+"""Packages beside this one; no module of a user can have their names."""
 
 
 def take_names() -> None:
     """Import our other packages from the folder of this one, before any folder is searched."""
     root = str(Path(__file__).parents[2])
-    for name in _PACKAGES:
+    for name in OUR_PACKAGES:
         spec = None if name in sys.modules else PathFinder.find_spec(name, [root])
         if spec is not None and spec.loader is not None:
             sys.modules[name] = package = importlib.util.module_from_spec(spec)

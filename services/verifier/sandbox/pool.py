@@ -7,7 +7,7 @@ do not delay those of another.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ class Lane:
     def __init__(self, spec: ScorerSpec, limits: Limits, width: int, turns: FairSlots) -> None:
         self._spec, self._limits, self._turns = spec, limits, turns
         self._slots = FairSlots(width)
-        self._scoring = 0  # scores that wait or are under way
+        self._held = 0  # by scores that wait or are under way
         self._idle: list[Worker] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -46,19 +46,24 @@ class Lane:
     @property
     def busy(self) -> bool:
         """True while a score waits or is under way."""
-        return self._scoring > 0
+        return self._held > 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the lane busy."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
 
     async def score(self, request: Mapping[str, Any], run_id: str, count: int = 1) -> list[Verdict]:
         """Return `count` verdicts; if the child dies, try once more.
 
         Raise InvalidInput if the scorer cannot be loaded.
         """
-        self._scoring += 1
-        try:
-            async with self._slots.slot(run_id):
-                return await self._retried(request, run_id, count)
-        finally:
-            self._scoring -= 1
+        async with self._slots.slot(run_id):
+            return await self._retried(request, run_id, count)
 
     async def _retried(self, request: Mapping[str, Any], run_id: str, count: int) -> list[Verdict]:
         cause = ""
@@ -125,8 +130,7 @@ class Pool:
     ) -> Verdict:
         """Return a verdict on a completion. Raise InvalidInput if the scorer cannot be loaded."""
         request = {"completion": completion, "row": dict(row)}
-        lane = await self._lane(spec)
-        return (await lane.score(request, run_id))[0]
+        return (await self._verdicts(spec, request, run_id, 1))[0]
 
     async def score_group(
         self,
@@ -141,26 +145,26 @@ class Pool:
         Raise InvalidInput if the scorer cannot be loaded.
         """
         request = {"completions": list(completions), "row": dict(row)}
-        lane = await self._lane(spec)
-        return await lane.score(request, run_id, len(completions))
+        return await self._verdicts(spec, request, run_id, len(completions))
 
-    async def _lane(self, spec: ScorerSpec) -> Lane:
+    async def _verdicts(
+        self, spec: ScorerSpec, request: Mapping[str, Any], run_id: str, count: int
+    ) -> list[Verdict]:
         lane = self._lanes.pop(spec.key, None)
         if lane is None:
             lane = Lane(spec, limits_of(spec, self._limits), self._width, self._turns)
         self._lanes[spec.key] = lane
-        await self._evict(lane)
-        return lane
+        with lane.hold():  # no other scorer evicts it while this one waits
+            await self._evict()
+            return await lane.score(request, run_id, count)
 
-    async def _evict(self, needed: Lane) -> None:
+    async def _evict(self) -> None:
         """Close idle lanes above the limit in the background: no score waits for a stopped child.
 
         As many closing lanes as kept ones are the bound; beyond it a score waits for one of them.
         """
         while len(self._lanes) > self._max_lanes:
-            idle = [
-                key for key, lane in self._lanes.items() if lane is not needed and not lane.busy
-            ]
+            idle = [key for key, lane in self._lanes.items() if not lane.busy]
             if not idle:
                 return  # all are at work; the next call tries again
             self._close(self._lanes.pop(idle[0]))

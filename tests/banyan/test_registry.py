@@ -1,0 +1,43 @@
+"""Plugins that cannot be found: what was wrong, and the remedy."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from banyan import registry
+from banyan.errors import InvalidInput
+
+
+def test_a_registered_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = importlib.metadata.EntryPoint("grpo", "services.learner.gone:Grpo", "banyan.optimise")
+    monkeypatch.setattr(registry, "_entries", lambda axis: {"grpo": stale})
+    with pytest.raises(InvalidInput, match=r"'services.learner.gone:Grpo'.*install its package"):
+        registry.find("optimise", "grpo")
+
+
+@pytest.mark.parametrize("before", ["", "import methods\n"])
+def test_a_module_with_the_name_of_our_package_is_told_apart(tmp_path: Path, before: str) -> None:
+    """A user's `methods.py`, which is ours by name; first in the search or imported before."""
+    (tmp_path / "methods.py").write_text("def reward(completion, **row): return 1.0\n")
+    code = f"""{before}
+from banyan import registry
+from banyan.errors import InvalidInput
+for axis, name in (("filter", "methods:reward"), ("optimise", "grpo")):
+    try:
+        print(registry.find(axis, name).__module__)
+    except InvalidInput as error:
+        print(error)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    first, second = found.stdout.splitlines()
+    hint = "'methods' is a package of Banyan: give a module of your own another name"
+    if before:  # the user's module is there already: ours cannot be reached, which is said
+        assert first == "methods" and hint in second
+    else:
+        assert hint in first and second == "methods.advantages.grpo"
