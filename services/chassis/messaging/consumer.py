@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import nats.errors
@@ -82,13 +82,30 @@ class Consumer:
 
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
         """Return up to `batch` messages; none after `timeout_s`."""
+        task = asyncio.current_task()
+        cancels = 0 if task is None else task.cancelling()
+        messages = await self._fetch(batch, timeout_s)
+        if task is not None and task.cancelling() > cancels:
+            # Before Python 3.12 `wait_for`, which the client uses, may return a result and forget
+            # that it was cancelled; whoever cancels a loop would wait for its end for ever.
+            self._keep(messages)
+            raise asyncio.CancelledError
+        return [Delivery(message) for message in messages]
+
+    def _keep(self, messages: Sequence[Msg]) -> None:
+        """Put messages back among those that arrived, which `close` returns."""
+        if self._subscription is not None:
+            for message in messages:
+                self._subscription._sub._pending_queue.put_nowait(message)
+
+    async def _fetch(self, batch: int, timeout_s: float) -> list[Msg]:
         deadline = time.monotonic() + timeout_s
         try:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(
                     consumer=self._durable, stream=self._stream
                 )
-            return [Delivery(m) for m in await self._ready(batch, deadline)]
+            return await self._ready(batch, deadline)
         except (TimeoutError, nats.errors.TimeoutError):
             return []
         except (nats.errors.Error, JetStreamError, OSError) as error:

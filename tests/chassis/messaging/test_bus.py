@@ -2,34 +2,23 @@
 
 import asyncio
 import dataclasses
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 
-from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.errors import InvalidInput
 from banyan.v1 import events_pb2
 from services.chassis.messaging import bus as bus_module
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.process import nats_server as server_module
-
-
-async def _bus(server) -> Bus:
-    bus = await Bus.connect(server.url, "test")
-    await bus.ensure_streams()
-    return bus
-
-
-def _grow(name: str) -> events_pb2.GrowTree:
-    return events_pb2.GrowTree(run_id="r", tree_id=name.encode())
+from tests.chassis.messaging.connected_bus import connected, grow
 
 
 async def test_the_same_id_is_stored_once(nats_server) -> None:
-    bus = await _bus(nats_server)
-    first = await bus.publish(subjects.growth("r"), _grow("a"), "id-a", traceparent="00-1-2-01")
-    again = await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    bus = await connected(nats_server)
+    first = await bus.publish(subjects.growth("r"), grow("a"), "id-a", traceparent="00-1-2-01")
+    again = await bus.publish(subjects.growth("r"), grow("a"), "id-a")
     assert first == again
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     (delivery,) = await consumer.fetch(10, 2.0)
@@ -39,8 +28,8 @@ async def test_the_same_id_is_stored_once(nats_server) -> None:
 
 
 async def test_an_unacked_message_comes_again_and_an_acked_one_does_not(nats_server) -> None:
-    bus = await _bus(nats_server)
-    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    bus = await connected(nats_server)
+    await bus.publish(subjects.growth("r"), grow("a"), "id-a")
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
     (first,) = await consumer.fetch(1, 2.0)
     (second,) = await consumer.fetch(1, 5.0)
@@ -51,26 +40,26 @@ async def test_an_unacked_message_comes_again_and_an_acked_one_does_not(nats_ser
 
 
 async def test_a_fetch_gives_what_is_there_at_once_and_no_more_than_asked(nats_server) -> None:
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     for number in range(4):
         fetching = asyncio.create_task(consumer.fetch(64, 30.0))
-        await bus.publish(subjects.growth("r"), _grow("a"), f"id-{number}")
+        await bus.publish(subjects.growth("r"), grow("a"), f"id-{number}")
         async with asyncio.timeout(10.0):
             (delivery,) = await fetching
         await delivery.ack()
     for number in range(5):
-        await bus.publish(subjects.growth("r"), _grow("a"), f"more-{number}")
+        await bus.publish(subjects.growth("r"), grow("a"), f"more-{number}")
     assert len(await consumer.fetch(3, 30.0)) == 3 and len(await consumer.fetch(64, 30.0)) == 2
     await bus.close()
 
 
 async def test_a_fetch_after_its_time_ends_nothing_and_asks_once_more(nats_server) -> None:
     """A process that was suspended (SIGSTOP, no memory) before its request is late, not wrong."""
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, -5.0) == []
-    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    await bus.publish(subjects.growth("r"), grow("a"), "id-a")
     (delivery,) = await consumer.fetch(1, -5.0) or await consumer.fetch(1, 2.0)
     assert delivery.decode(events_pb2.GrowTree).tree_id == b"a"
     await bus.close()
@@ -80,12 +69,12 @@ async def test_what_came_and_was_not_fetched_is_given_back_at_the_end(
     nats_server, eventually
 ) -> None:
     """Another consumer receives it at once, not after the wait for an acknowledgement."""
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
     assert await consumer.fetch(1, 0.05) == []
     held = consumer._subscription
     for number in range(2):
-        await bus.publish(subjects.growth("r"), _grow(str(number)), f"id-{number}")
+        await bus.publish(subjects.growth("r"), grow(str(number)), f"id-{number}")
     await held._nc.publish(held._nms, b'{"batch": 2, "no_wait": true}', held._deliver)
     await eventually(lambda: held._sub._pending_queue.qsize() >= 2)
     await consumer.close()
@@ -104,13 +93,13 @@ async def test_a_killed_broker_comes_back_with_what_it_acknowledged(
     nats_server, monkeypatch
 ) -> None:
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     for i in range(20):
-        await bus.publish(subjects.growth("r"), _grow(str(i)), f"id-{i}")
+        await bus.publish(subjects.growth("r"), grow(str(i)), f"id-{i}")
     nats_server.kill9()
     waiting = asyncio.create_task(
-        bus.publish(subjects.growth("r"), _grow("late"), "id-late", deadline_s=20.0)
+        bus.publish(subjects.growth("r"), grow("late"), "id-late", deadline_s=20.0)
     )
     nats_server.restart()
     await waiting
@@ -130,21 +119,21 @@ async def test_who_waits_for_a_broker_that_was_started_again_gets_what_comes_the
 ) -> None:
     """A broker forgets pull requests when it ends, so the request must be renewed."""
     monkeypatch.setattr(bus_module, "_ACK_S", 0.5)
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
     assert await consumer.fetch(1, 0.05) == []
     waiting = asyncio.create_task(consumer.fetch(1, 60.0))
     await asyncio.wait([waiting], timeout=0.2)
     nats_server.kill9()
     nats_server.restart()
-    await bus.publish(subjects.growth("r"), _grow("after"), "id-after", deadline_s=20.0)
+    await bus.publish(subjects.growth("r"), grow("after"), "id-after", deadline_s=20.0)
     (delivery,) = await asyncio.wait_for(waiting, 15.0)
     assert delivery.decode(events_pb2.GrowTree).tree_id == b"after"
     await bus.close()
 
 
 async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_server) -> None:
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     for step in range(3):
         message = events_pb2.PolicyPublished(run_id="r", batch_ordinal=step)
         await bus.publish(subjects.train("r", "policy"), message, f"p{step}")
@@ -166,8 +155,8 @@ async def test_a_listener_gets_the_last_of_each_subject_then_new_ones(nats_serve
 
 
 async def test_a_buried_message_is_a_dead_letter_and_never_comes_again(nats_server) -> None:
-    bus = await _bus(nats_server)
-    await bus.publish(subjects.growth("r"), _grow("bad"), "bad")
+    bus = await connected(nats_server)
+    await bus.publish(subjects.growth("r"), grow("bad"), "bad")
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
     (delivery,) = await consumer.fetch(1, 2.0)
     await bus.dead_letter(subjects.GROWTH, delivery, "no such tree", "rollout")
@@ -183,7 +172,7 @@ async def test_a_message_that_is_too_large_for_a_letter_is_buried_without_its_by
     nats_server,
 ) -> None:
     """Otherwise it would come again and again, also to the next process."""
-    bus = await _bus(nats_server)
+    bus = await connected(nats_server)
     await bus.client.publish(subjects.growth("r"), bytes((1 << 20) - 4200))
     await bus.client.flush()
     consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=0.3)
@@ -247,7 +236,7 @@ async def test_streams_of_other_limits_get_those_of_today(nats_server) -> None:
     bus = await Bus.connect(nats_server.url, "test")
     for config in subjects.STREAMS:
         await bus._js.add_stream(dataclasses.replace(config, max_bytes=2 << 30))
-    await bus.publish(subjects.growth("r"), _grow("a"), "id-a")
+    await bus.publish(subjects.growth("r"), grow("a"), "id-a")
     await bus.ensure_streams()
     info = await bus._js.stream_info(subjects.GROWTH)
     assert (info.config.max_bytes, info.state.messages) == (256 << 20, 1)
@@ -258,83 +247,3 @@ def test_the_streams_fit_wherever_a_server_starts(tmp_path) -> None:
     """Also those of a folder from when each had 2 GiB: the server counts them as it starts."""
     assert "max_file_store: 16GB" in server_module.write_config(tmp_path, "127.0.0.1:1").read_text()
     assert subjects.RESERVED <= 3 << 30 and len(subjects.STREAMS) * (2 << 30) < 16_000_000_000
-
-
-async def test_what_comes_as_a_consumer_closes_is_somebody_elses_and_never_here(
-    nats_server, monkeypatch
-) -> None:
-    """The request that is open still asks for nothing more once what was sent before is here."""
-    bus = await _bus(nats_server)
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")], ack_wait_s=60.0)
-    assert await consumer.fetch(1, 0.05) == []
-    held, flush = consumer._subscription, bus.client.flush
-
-    async def late(timeout: float) -> None:
-        await flush(timeout)
-        await bus.publish(subjects.growth("r"), _grow("late"), "id-late")
-
-    await held._nc.publish(held._nms, b'{"batch": 2, "expires": 30000000000}', held._deliver)
-    monkeypatch.setattr(bus.client, "flush", late)
-    await consumer.close()
-    monkeypatch.undo()
-    assert held._sub._id not in bus.client._subs  # nothing of it is kept
-    (delivery,) = await consumer.fetch(1, 10.0)  # which asks anew
-    assert delivery.decode(events_pb2.GrowTree).tree_id == b"late" and delivery.attempts == 1
-    await bus.close()
-
-
-async def test_a_stop_beside_a_broker_that_stands_still_leaves_the_connection_as_it_was(
-    nats_server,
-) -> None:
-    """Work under way at a stop is still published, though the answer may come unawaited."""
-    bus = await _bus(nats_server)
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
-    assert await consumer.fetch(1, 0.05) == []
-    os.kill(nats_server.process.pid, signal.SIGSTOP)
-    try:
-        async with asyncio.timeout(5.0):
-            await consumer.close()
-    finally:
-        os.kill(nats_server.process.pid, signal.SIGCONT)
-    assert await bus.publish(subjects.growth("r"), _grow("a"), "id-a", deadline_s=5.0)
-    await bus.close()
-
-
-async def test_a_stop_beside_a_broker_that_takes_nothing_has_a_deadline(nats_server) -> None:
-    """More waits to be written than the client buffers, so every call waits for the broker."""
-    bus = await _bus(nats_server)
-    consumer = await bus.consumer(subjects.GROWTH, "grow", [subjects.growth("r")])
-    assert await consumer.fetch(1, 0.05) == []
-    os.kill(nats_server.process.pid, signal.SIGSTOP)
-    try:
-        for _ in range(200):
-            waiting = asyncio.ensure_future(bus.client.publish("x", bytes(500_000)))
-            if not (await asyncio.wait([waiting], timeout=1.0))[0]:
-                break
-        assert not waiting.done()
-        for stop in (consumer.close, bus.close):
-            assert (await asyncio.wait([asyncio.ensure_future(stop())], timeout=6.0))[0], stop
-    finally:
-        os.kill(nats_server.process.pid, signal.SIGCONT)
-
-
-async def test_a_message_that_waits_to_be_written_is_not_written_again(nats_server) -> None:
-    """A link slower than the messages would fill with copies, and carry fewer of them in time."""
-    bus = await _bus(nats_server)
-    before = bus.client.stats["out_msgs"]
-    payload, count = 500_000, 32  # more than the system's buffers hold
-    os.kill(nats_server.process.pid, signal.SIGSTOP)
-    try:
-        publishing = [
-            asyncio.ensure_future(
-                bus.publish_bytes(subjects.growth("r"), bytes(payload), f"id-{n}", deadline_s=4.0)
-            )
-            for n in range(count)
-        ]
-        results = await asyncio.wait_for(asyncio.gather(*publishing, return_exceptions=True), 12.0)
-        assert all(isinstance(result, DeadlineMissed) for result in results)
-        # Only those that were written, and not acknowledged, went out a second time.
-        assert bus.client.stats["out_msgs"] - before < 2 * count
-    finally:
-        os.kill(nats_server.process.pid, signal.SIGCONT)
-    await bus.close()
