@@ -7,9 +7,9 @@ STAMP := $(VENV)/.installed
 VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
-# So many tests run beside each other, each in a process with one torch thread. Half of their time is waiting, so there is
-# room for a third on two cores.
-WORKERS ?= 3
+# So many tests run beside each other, each in a process with one torch thread. Half of their time
+# is waiting, so two cores have room for four.
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 

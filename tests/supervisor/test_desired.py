@@ -16,6 +16,7 @@ from services.supervisor.supervisor import Supervisor
 from tests.supervisor.supervised import (
     DEAF,
     RECIPE,
+    SLEEPS,
     FakeRunStore,
     alive,
     pids,
@@ -93,8 +94,8 @@ async def test_a_slow_end_of_one_run_does_not_hold_up_the_start_of_another(
 async def test_a_process_that_is_wanted_again_waits_for_its_own_end(
     tmp_path: Path, eventually: Any
 ) -> None:
-    store = FakeRunStore()
-    async with supervised(tmp_path, store, {"learner": DEAF}) as supervisor:
+    store, codes = FakeRunStore(), {"learner": DEAF}
+    async with supervised(tmp_path, store, codes) as supervisor:
         store.want(("learner", 1))
         await eventually(lambda: any("deaf" in c.tail() for c in workers(supervisor, "learner")))
         (first,) = workers(supervisor, "learner")
@@ -104,6 +105,7 @@ async def test_a_process_that_is_wanted_again_waits_for_its_own_end(
         await eventually(lambda: len(pids(supervisor, "rollout")) == 2)
         # Two learners of a run would write the same checkpoints.
         assert pids(supervisor, "learner") == [first.pid]
+        codes["learner"] = SLEEPS  # a deaf one would hold up the end of this test
         first.signal(signal.SIGKILL)
         await eventually(lambda: pids(supervisor, "learner") not in ([], [first.pid]))
 
