@@ -64,11 +64,14 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
 	$(BIN_VLLM)/python -m pytest -q -m vllm tests/engines
 
+# Reading all other files takes half a minute.
+SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.(slow|faults|alone)' tests))
+
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
 	tests/setup.sh
-	$(BIN)/pytest -q -x -n $(WORKERS) --dist worksteal -m "slow and not faults and not alone"
-	$(BIN)/pytest -q -x -m "faults or alone"
+	$(BIN)/pytest -q -x -n $(WORKERS) --dist worksteal -m "slow and not faults and not alone" $(SLOW)
+	$(BIN)/pytest -q -x -m "faults or alone" $(SLOW)
 
 .PHONY: bench
 bench: model ## measure; prints tables and writes bench/results/*/latest.json

@@ -1,6 +1,7 @@
 """Fixtures that meet the real thing: a nats-server, and waits for conditions with a deadline."""
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +20,22 @@ os.environ.setdefault(
 
 from tests import broker
 from tests.broker import NatsServer
+
+gc.disable()  # until the tests are read: each pass would visit all that they import
+APART = ("slow", "faults", "alone")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fail if `make slow`, which reads only the files that name such a mark, would miss a test."""
+    files = {item.path for item in items if any(map(item.get_closest_marker, APART))}
+    for file in sorted(files):
+        if not any(f"mark.{mark}" in file.read_text() for mark in APART):
+            raise pytest.UsageError(f"{file}: write pytest.mark.{'|'.join(APART)} in the file")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

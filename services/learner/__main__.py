@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from banyan.runtime import torch_environment
+from banyan.runtime import garbage, torch_environment
 
 
 def main() -> None:
@@ -16,13 +16,15 @@ def main() -> None:
     async def run(stop: asyncio.Event) -> None:
         settings = read(LearnerSettings)
         if os.environ.get("RANK", "0") != "0":  # started by torchrun or by rank 0
-            from services.learner.training.distributed import follower
+            with garbage.paused():
+                from services.learner.training.distributed import follower
 
             return await follower.run(settings)
         if settings.ranks == 1 and os.environ.get("WORLD_SIZE", "1") == "1":
             # Several ranks share the cores, and are bound to none.
             torch_environment.bind(os.environ, settings.threads)
-        from services.learner import service
+        with garbage.paused():
+            from services.learner import service
 
         torch_environment.roam()
         await service.run(settings, stop)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc.aio
 
 from banyan.recipe import Recipe
-from banyan.runtime import torch_environment
+from banyan.runtime import garbage, torch_environment
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.object_store import Bucket
@@ -51,7 +51,7 @@ async def run(stop: asyncio.Event) -> None:
         if recipe.resources.engine == "torch":  # vLLM places its threads itself
             torch_environment.bind(os.environ, own.threads)
         thread = EngineThread(
-            maker(recipe, own.threads),
+            garbage.paused()(maker(recipe, own.threads)),
             lockstep=recipe.deterministic,
             before_step=_before_step(own, recipe),
         )

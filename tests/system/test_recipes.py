@@ -1,11 +1,12 @@
 """Each recipe through all five services, on a tiny random model and a user's reward."""
 
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import pytest_asyncio
 
 from banyan.recipe import Recipe
 from banyan.recipe_loader import group_scorers
@@ -13,7 +14,7 @@ from banyan.recipe_loader.load import load
 from banyan.segment import Kind
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
-from tests.faults.harness import system
+from tests.faults.harness import System, system
 from tests.system.tiny import torch_recipe
 
 pytestmark = pytest.mark.slow
@@ -71,43 +72,56 @@ def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
     return {"filter": [vote], "eval": true, "task": tiny["task"] | {"holdout": 0.2}}
 
 
-def scorers(database: Path, purpose: int) -> set[str]:
-    """Return the scorers of the leaves of training (1) or of evaluations (2)."""
-    joined = (
-        "select distinct s.scorer from scores s join trees t on t.tree_id = s.tree_id where"
-        " t.purpose = ?"
+def distinct(database: Path, run_id: str, column: str, where: str = "true") -> set[Any]:
+    """Return the values of a column over a run's trees, their segments or their scores."""
+    query = (
+        f"select distinct {column} from trees"
+        " left join segments using (tree_id) left join scores using (tree_id)"
+        f" where trees.run_id = ? and {where}"
     )
-    return {scorer for (scorer,) in sqlite3.connect(database).execute(joined, (purpose,))}
+    return {value for (value,) in sqlite3.connect(database).execute(query, (run_id,))}
 
 
+def scorers(database: Path, run_id: str, purpose: int) -> set[str]:
+    """Return the scorers of the leaves of training (1) or of evaluations (2)."""
+    where = f"trees.purpose = {purpose} and scorer is not null"
+    return distinct(database, run_id, "scorer", where)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[System, Any]]:
+    """Yield a system that runs one recipe after the other, and the tiny run that each changes."""
+    folder = tmp_path_factory.mktemp("recipes")
+    tiny = torch_recipe(folder / "recipe")
+    tiny["task"]["path"] = str(folder / "recipe" / "rows.jsonl")
+    environment = {"PYTHONPATH": str(folder / "recipe")}
+    async with system(folder / "state", environment) as running:
+        yield running, tiny
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
-async def test_a_recipe_runs_end_to_end(tmp_path: Path, file: Path) -> None:
-    folder = tmp_path / "recipe"
-    tiny = torch_recipe(folder)
-    tiny["task"]["path"] = str(folder / "rows.jsonl")
+async def test_a_recipe_runs_end_to_end(made: tuple[System, dict[str, Any]], file: Path) -> None:
+    running, tiny = made
     data = small(file, tiny)
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
-    async with system(tmp_path / "state", {"PYTHONPATH": str(folder)}) as made:
-        await made.create(yaml.safe_load((folder / "recipe.yaml").read_text()))
-        run = await made.finish()
+    run_id = await running.create(data)
+    run = await running.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
-    database = tmp_path / "state" / "store.sqlite"
-    assert audit(database, run.run_id, STEPS) == []
+    database = running.state / "store.sqlite"
+    assert audit(database, run_id, STEPS) == []
     vote, truth = data["filter"], {data["task"]["reward"]}
-    assert scorers(database, 1) == ({vote[0]["name"]} if vote else truth)
-    assert scorers(database, 2) == (
-        truth if vote else set()
-    )  # only a vote is measured here, by who knows
-    decided = sqlite3.connect(database).execute("select count(*) from allocations").fetchone()[0]
+    assert scorers(database, run_id, 1) == ({vote[0]["name"]} if vote else truth)
+    # Only a vote is measured here, by who knows.
+    assert scorers(database, run_id, 2) == (truth if vote else set())
+    (decided,) = (
+        sqlite3.connect(database)
+        .execute("select count(*) from allocations where run_id = ?", (run_id,))
+        .fetchone()
+    )
     assert (decided >= 2 * STEPS) == (data["control"]["curriculum"] != "uniform")
-    reasons = {
-        reason
-        for (reason,) in sqlite3.connect(database).execute("select distinct reason from trees")
-    }
+    reasons = distinct(database, run_id, "trees.reason")
     assert ("REDUNDANT" in reasons) == bool(data["control"]["redundancy"])
-    kinds = {
-        kind for (kind,) in sqlite3.connect(database).execute("select distinct kind from segments")
-    }
+    kinds = distinct(database, run_id, "kind", "kind is not null")
     assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | (
         {int(Kind.FORCED)} if file.stem in SETTINGS else set()
     )

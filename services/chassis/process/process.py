@@ -1,6 +1,7 @@
 """A service as a process: logging, telemetry, signals, the death of its parent, one-line errors."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -45,6 +46,7 @@ def main(
         sys.exit(exit_status(error))
     finally:
         telemetry.shutdown()
+        gc.freeze()  # the interpreter would visit all objects once more, for a second with torch
 
 
 def exit_status(error: BanyanError) -> int:
