@@ -8,8 +8,10 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
 # So many tests run beside each other, each in a process with one torch thread. Half of their time
-# is waiting, so two cores have room for four.
+# is waiting, so two cores have room for four. A slow test is a whole system that computes: two of
+# them fill two cores, and four take a third longer.
 WORKERS ?= 4
+SLOW_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 
@@ -70,7 +72,7 @@ SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.(slow|faults|alone)
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
 	tests/setup.sh
-	$(BIN)/pytest -q -x -n $(WORKERS) --dist worksteal -m "slow and not faults and not alone" $(SLOW)
+	$(BIN)/pytest -q -x -n $(SLOW_WORKERS) --dist worksteal -m "slow and not faults and not alone" $(SLOW)
 	$(BIN)/pytest -q -x -m "faults or alone" $(SLOW)
 
 .PHONY: bench
