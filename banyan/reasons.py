@@ -26,7 +26,7 @@ class Reason(StrEnum):
     RUN_OVER = "RUN_OVER"  # the run has ended
     OTHER_RUN = "OTHER_RUN"  # the tree is another run's
     WRONG_STATE = "WRONG_STATE"  # the run's state does not allow it
-    TAKING_OVER = "TAKING_OVER"  # a learner is replaying
+    TAKING_OVER = "TAKING_OVER"  # a learner trains committed batches again
     RANK_LOST = "RANK_LOST"  # a rank of the learner is gone
     NOT_CURED = "NOT_CURED"  # what failed the run still holds
     NOT_LOCAL = "NOT_LOCAL"  # asked for over the wrong port

@@ -120,7 +120,8 @@ class Gateway(GatewayServiceServicer):
         why = uncured(read_recipe(run.recipe_json), resumed)
         if why:
             message = (
-                f"run {run.run_id} FAILED, and going on does not mend why: {why}; begin a new run"
+                f"run {run.run_id} FAILED and would fail again for the same reason: {why};"
+                " start a new run"
             )
             raise Refused(message, reason=Reason.NOT_CURED)
         return await self._store.move_run(

@@ -33,17 +33,17 @@ class Announcer:
         batch_ordinal: int | None,
         *,
         metrics: Mapping[str, float] | None = None,
-        replayed: bool = False,
+        already_announced: bool = False,
     ) -> Mapping[str, float]:
         """Announce the policy in memory and return the metrics of publishing its weights.
 
         The store learns of it only once its weights can be fetched.
 
-        replayed: an older epoch announced the same weights; the store records their new owner, and
-            publishes no event
+        already_announced: an older epoch announced the same weights; the store records their new
+            owner, and publishes no event
         """
         manifest = self._weights.find(at.digest)
-        sending = {} if replayed else await self._outlet.put(manifest)
+        sending = {} if already_announced else await self._outlet.put(manifest)
         published = events_pb2.PolicyPublished(
             run_id=self._run_id,
             policy=policy_to_wire(at.version),
@@ -54,7 +54,7 @@ class Announcer:
             bytes=manifest.bytes,
             metrics={**(metrics or {}), **sending},
         )
-        await self._store.put_policy(published, replayed)
+        await self._store.put_policy(published, already_announced)
         telemetry.count("banyan.weights.bytes", manifest.bytes)
         return sending
 

@@ -51,11 +51,13 @@ class Attempt:
             failures = await self._store.note_failure(batch.ordinal, self._epoch, cause)
         except BanyanError as failure:
             log.error(
-                "batch %d ends this learner, which is not recorded: %s", batch.ordinal, failure
+                "batch %d failed this learner, and the failure could not be recorded: %s",
+                batch.ordinal,
+                failure,
             )
         else:
             log.error(
-                "batch %d ends this learner, as it did %d before: %s",
+                "batch %d failed this learner (%d earlier failures): %s",
                 batch.ordinal,
                 failures - 1,
                 cause,

@@ -70,12 +70,12 @@ class BatchPreparer:
         )
 
     async def fetch(
-        self, batch: StoredBatch, messages: Sequence[tree_pb2.Tree], fresh: bool
+        self, batch: StoredBatch, messages: Sequence[tree_pb2.Tree], committed: bool
     ) -> FetchedBatch:
-        """Return a batch with its trees, and choose what a fresh one trains on again.
+        """Return a batch with its trees, and choose what a new one trains on again.
 
         messages: trees of the batch's own groups
-        fresh: whether the batch is not committed yet
+        committed: whether the store has the batch, with what it trains on again
 
         Raises Refused for a held-out row or a tree that only measures.
         """
@@ -83,7 +83,7 @@ class BatchPreparer:
         decoded = await self._torch.run(
             lambda: decode(messages, batch.group_ids), "decoding a batch"
         )
-        if fresh:
+        if not committed:
             batch = replace(batch, replayed=await self._replays(batch.ordinal, decoded))
         tree_ids = dict.fromkeys(replayed.tree_id for replayed in batch.replayed)
         replayed_trees = await self._store.trees(list(tree_ids))
@@ -91,7 +91,7 @@ class BatchPreparer:
         return FetchedBatch(batch, decoded, replayed_trees)
 
     async def _replays(self, ordinal: int, decoded: DecodedBatch) -> tuple[replay.Replayed, ...]:
-        """Ask the store what a fresh batch trains on again; it answers from earlier batches."""
+        """Ask the store what a new batch trains on again; it answers from earlier batches."""
         settings = self._recipe.replay
         if settings is None:
             return ()
@@ -107,7 +107,7 @@ class BatchPreparer:
         )
         return await self._store.replays(request)
 
-    async def prepare(self, fetched: FetchedBatch, fresh: bool) -> Lesson:
+    async def prepare(self, fetched: FetchedBatch, committed: bool) -> Lesson:
         """Return what the step on a batch learns from."""
         how = self._torch.preparation(self._estimator)
         return await self._torch.run(
@@ -116,7 +116,7 @@ class BatchPreparer:
                 how,
                 replayed=fetched.batch.replayed,
                 replayed_trees=fetched.replayed_trees,
-                stale=self._stale(fetched.batch, fresh),
+                stale=self._stale(fetched.batch, committed),
                 policy=self._at.digest,
                 age=lambda segment: self._at.history.age(segment, self._at.step),
             ),
@@ -140,9 +140,9 @@ class BatchPreparer:
             )
         )
 
-    def _stale(self, batch: StoredBatch, fresh: bool) -> Stale:
+    def _stale(self, batch: StoredBatch, committed: bool) -> Stale:
         """Return which leaves are too old; a committed batch recorded them."""
-        if fresh or UNSTUDIED in batch.summary:
+        if not committed or UNSTUDIED in batch.summary:
             return self._too_old
         recorded = recorded_stale(batch.summary)
         return lambda _tree, leaf: leaf in recorded

@@ -86,7 +86,7 @@ class Learner:
                 await self._pause(stop)
                 continue
             async with self._busy:
-                await self._advance(chosen, fresh=True)
+                await self._advance(chosen, committed=False)
                 await self.checkpointer.consider(self.at.mark(self.run_id))
             if self._not_finite >= self.recipe.optimise.max_not_finite:
                 await self._write_checkpoint()
@@ -100,7 +100,7 @@ class Learner:
         Raises TemporaryError while that policy is not the newest.
         """
         if not self._taken_over:
-            state = f"replaying batch {self.at.next_ordinal}" if self.at.epoch else "starting"
+            state = f"training batch {self.at.next_ordinal} again" if self.at.epoch else "starting"
             raise TemporaryError(
                 f"the learner of run {self.run_id} is {state}; ask again",
                 reason=Reason.TAKING_OVER,
@@ -128,7 +128,7 @@ class Learner:
     # -- resuming --
 
     async def _take_over(self, resumed: Mark | None, stop: asyncio.Event) -> None:
-        """Fence older learners; announce the checkpoint's policy or replay the batches after it."""
+        """Fence older learners; announce the checkpoint's policy or train the batches after it."""
         at = self.at
         if resumed is not None:
             at.step, at.next_ordinal = resumed.step, resumed.next_ordinal
@@ -146,7 +146,7 @@ class Learner:
         if until == at.next_ordinal:
             await self._announcer.announce_again(at, known.get((at.step, at.digest)))
         else:
-            await self._replay(until, frozenset(known), stop)
+            await self._retrain(until, frozenset(known), stop)
         self._taken_over = at.next_ordinal == until
         await self._announcer.drop_foreign()
         log.info("run %s: learner epoch %d at step %d", self.run_id, at.epoch, at.step)
@@ -165,12 +165,14 @@ class Learner:
         measured = [(p.policy.step, p.metrics) for p in live]
         self._not_finite = divergence.trailing(measured, self.at.step)
 
-    async def _replay(self, until: int, known: Known, stop: asyncio.Event) -> None:
-        """Train the stored batches again, in order.
+    async def _retrain(self, until: int, known: Known, stop: asyncio.Event) -> None:
+        """Train the committed batches after the checkpoint again, in order.
 
         Policies that are known already are put without an event, except the last.
         """
-        log.info("run %s: replaying batches %d to %d", self.run_id, self.at.next_ordinal, until - 1)
+        log.info(
+            "run %s: training batches %d to %d again", self.run_id, self.at.next_ordinal, until - 1
+        )
         while self.at.next_ordinal < until and not stop.is_set():
             ordinal = self.at.next_ordinal
             batch = await self._store.batch(ordinal)
@@ -183,7 +185,7 @@ class Learner:
             if batch.set_aside:
                 await self._pass_over(batch, quiet)
             else:
-                await self._advance(batch, fresh=False, known=quiet)
+                await self._advance(batch, committed=True, known=quiet)
             self._refuse_stuck()
 
     def _refuse_stuck(self) -> None:
@@ -214,11 +216,13 @@ class Learner:
             summary={},
         )
 
-    async def _advance(self, batch: StoredBatch, fresh: bool, known: Known = frozenset()) -> None:
-        """Prepare a batch, commit it if it is fresh, train on it, publish the new policy."""
+    async def _advance(
+        self, batch: StoredBatch, committed: bool, known: Known = frozenset()
+    ) -> None:
+        """Prepare a batch, commit it unless it is, train on it, publish the new policy."""
         self.at.activity = "training"
         messages = await self._store.trees(batch.tree_ids)
-        async with Attempt(self._store, batch, self.at.epoch, committed=not fresh) as attempt:
+        async with Attempt(self._store, batch, self.at.epoch, committed) as attempt:
             timed, metrics = await self._train(batch, messages, attempt)
         self._not_finite = divergence.after(self._not_finite, metrics)
         await self._publish(batch, applied=timed.report.applied, metrics=metrics, known=known)
@@ -226,15 +230,15 @@ class Learner:
     async def _train(
         self, batch: StoredBatch, messages: Sequence[tree_pb2.Tree], attempt: Attempt
     ) -> tuple[Timed, Metrics]:
-        """Prepare a batch, commit it if it is fresh, take its step."""
-        begun, fresh, step = time.monotonic(), not attempt.committed, self.at.step
-        fetched = await self.preparer.fetch(batch, messages, fresh)
+        """Prepare a batch, commit it unless it is, take its step."""
+        begun, step = time.monotonic(), self.at.step
+        fetched = await self.preparer.fetch(batch, messages, attempt.committed)
         batch = fetched.batch
         attributes: dict[str, Any] = {"banyan_run": self.run_id, "banyan_batch": batch.ordinal}
         links = [tree.spec.traceparent for tree in messages]
         with telemetry.span("learner.batch", links=links, **attributes) as span:
-            lesson = await self.preparer.prepare(fetched, fresh)
-            if fresh:
+            lesson = await self.preparer.prepare(fetched, attempt.committed)
+            if not attempt.committed:
                 await self._store.commit(
                     batch.ordinal,
                     self.at.epoch,
@@ -266,8 +270,8 @@ class Learner:
             manifest = self.weights.repeat(at.epoch, at.step)
         at.set_weights(manifest.digest)
         metrics |= {"publish_seconds": time.monotonic() - begun}
-        replayed = (at.step, manifest.digest) in known
+        already_announced = (at.step, manifest.digest) in known
         metrics |= await self._announcer.announce(
-            at, parent, batch.ordinal, metrics=metrics, replayed=replayed
+            at, parent, batch.ordinal, metrics=metrics, already_announced=already_announced
         )
         self.on_step(at.step, metrics)

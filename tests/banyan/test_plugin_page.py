@@ -16,8 +16,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, estimator = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    policy, scorer, estimator = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "page_policy.py").write_text(policy)
+    (tmp_path / "page_scorer.py").write_text(scorer)
     (tmp_path / "page_estimator.py").write_text(estimator)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -38,6 +39,13 @@ def test_its_tree_policy_grows_trees(examples: None) -> None:
     )
     result = simulate(recipe)
     assert (result["leaves"], result["sampled_tokens"], result["saved"]) == (8, 48, 0.0)
+
+
+def test_its_scorer_scores(examples: None) -> None:
+    scorer = registry.build("filter", "page_scorer:Contains", {})
+    exact = registry.build("filter", "page_scorer:Contains", {"any_case": False})
+    scores = [s.score("It is PARIS.", {"answer": "Paris"}).value for s in (scorer, exact)]
+    assert scores == [1.0, 0.0]
 
 
 def test_its_estimator_gives_advantages(examples: None) -> None:

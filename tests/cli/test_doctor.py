@@ -89,7 +89,7 @@ def test_a_folder_without_the_right_to_it_is_named_without_a_number(
     found = {name: (ok, detail) for name, ok, detail in doctor._checks("m", tmp_path)}
     assert found["disk"] == (
         False,
-        f"{tmp_path}: Permission denied; take a user with the right to it, or name another folder",
+        f"{tmp_path}: Permission denied; run as a user with access to it, or name another folder",
     )
     busy = OSError(errno.EADDRINUSE, "Address already in use")
     assert doctor._explained(busy) == "Address already in use"

@@ -78,5 +78,5 @@ async def test_a_policy_whose_weights_are_not_sent_is_not_announced(parts: Any) 
 
 async def test_a_known_policy_is_put_without_sending_its_weights_again(parts: Any) -> None:
     outlet, store, announcer, at = parts
-    await announcer.announce(at, b"", None, replayed=True)
+    await announcer.announce(at, b"", None, already_announced=True)
     assert not outlet.sent and not store.puts and len(store.stored) == 1

@@ -57,17 +57,17 @@ def preparer(age: int, store: MemoryStore | None = None) -> BatchPreparer:
 
 
 @pytest.mark.parametrize(
-    ("summary", "fresh", "decides"),
-    [({}, True, True), ({}, False, False), ({UNSTUDIED: "MemoryError"}, False, True)],
-    ids=["fresh", "committed", "committed for its failure"],
+    ("summary", "committed", "decides"),
+    [({}, False, True), ({}, True, False), ({UNSTUDIED: "MemoryError"}, True, True)],
+    ids=["new", "committed", "committed for its failure"],
 )
 def test_age_decides_unless_a_committed_batch_has_recorded_what_was_too_old(
-    summary: dict[str, Any], fresh: bool, decides: bool
+    summary: dict[str, Any], committed: bool, decides: bool
 ) -> None:
     """Too old is what is older than the recipe allows."""
     batch, tree = StoredBatch(0, (), (), summary), scored_tree(grown(0, b"p")[0])
     most = recipe(1).control.max_staleness
-    stale = [preparer(age)._stale(batch, fresh) for age in (most, most + 1)]
+    stale = [preparer(age)._stale(batch, committed) for age in (most, most + 1)]
     assert [of(tree.tree, tree.leaves[0]) for of in stale] == [False, decides]
 
 
@@ -78,5 +78,5 @@ async def test_a_tree_that_is_replayed_twice_is_fetched_once() -> None:
     store.trees_by_id = {tree.spec.tree_id: tree for tree in (own, earlier)}
     twice = (Replayed(earlier.spec.tree_id, group), Replayed(earlier.spec.tree_id, "another"))
     batch = StoredBatch(0, (group,), (own.spec.tree_id,), {}, twice)
-    fetched = await preparer(0, store).fetch(batch, [own], fresh=False)
+    fetched = await preparer(0, store).fetch(batch, [own], committed=True)
     assert fetched.messages == [own, earlier]

@@ -179,8 +179,8 @@ async def test_a_learner_answers_with_the_credits_of_its_step(
         learner.at.step = 9  # an answer is for leaves of any age
         groups = tuple(one.spec.group_id for one in stored)
         batch = StoredBatch(0, groups, tuple(one.spec.tree_id for one in stored), {})
-        fetched = await learner.preparer.fetch(batch, stored, fresh=False)
-        lesson = await learner.preparer.prepare(fetched, fresh=False)
+        fetched = await learner.preparer.fetch(batch, stored, committed=True)
+        lesson = await learner.preparer.prepare(fetched, committed=True)
         servicer = server.LearnerServicer()
         servicer.learner = learner
         answer = await servicer.EstimateAdvantages(

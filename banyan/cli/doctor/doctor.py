@@ -70,7 +70,7 @@ def _explained(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     where = f"{error.filename}: " if error.filename else ""
-    remedy = "; take a user with the right to it, or name another folder"
+    remedy = "; run as a user with access to it, or name another folder"
     return f"{where}{error.strerror}{remedy if isinstance(error, PermissionError) else ''}"
 
 

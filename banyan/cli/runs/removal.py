@@ -51,8 +51,8 @@ def _remove_files(state: Path, run: rs.Run, everything: bool) -> None:
             continue
         except OSError as error:
             raise Refused(
-                f"cannot remove {error.filename or path}: {error.strerror}; put that right, and "
-                "say it again",
+                f"cannot remove {error.filename or path}: {error.strerror}; fix that and "
+                "run the command again",
                 "FILES",
             ) from None
     for path in logs if everything else ():

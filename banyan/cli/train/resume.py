@@ -74,7 +74,7 @@ def others(known: Sequence[rs.Run], run: rs.Run, state: Path) -> str:
         if other.run_id != run.run_id
     ]
     return (
-        f"not over either: {', '.join(named)}; go on with one by "
+        f"other unfinished runs: {', '.join(named)}; to resume one: "
         f"{proposed('train --run ID', state)}"
         if named
         else ""

@@ -109,8 +109,7 @@ def _print(recipe: Recipe | None, as_json: bool) -> None:
     else:
         emit_yaml(data)
     err.print(
-        "dry run: nothing is refused of the recipe, its rows, its reward functions and its "
-        "model's folder"
+        "dry run: the recipe, its rows, its reward functions and its model's folder are all valid"
     )
 
 

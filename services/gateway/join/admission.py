@@ -142,7 +142,7 @@ def _check(request: pb.JoinSwarmRequest) -> None:
     if request.schema != schema_version.digest():
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
-            f"the messages of node {named} are {theirs}, those of this site"
+            f"the message schema of node {named} is {theirs}, that of this site"
             f" {schema_version.digest()}: install the site's version of banyan on the node",
             Reason.OTHER_VERSION,
         )

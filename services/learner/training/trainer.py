@@ -65,7 +65,7 @@ class StepReport:
 class Trainer:
     """A model with its master weights and AdamW, and the value head where the recipe has one.
 
-    `on_pass` is called at the begin of each pass.
+    `on_pass` is called at the start of each pass.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Trainer:
         return Masters(model, dtype)
 
     def compute(self, sequence: PackedSequence) -> Pass:
-        """Run one pass of the policy; there is no other way to one."""
+        """Run one forward pass of the policy. Every such pass goes through here."""
         self.on_pass()
         return forward(self.model, sequence, self.loss.softening)
 

@@ -94,7 +94,7 @@ class ActiveTree:
 
     @property
     def needs_answer(self) -> bool:
-        """True if its tree policy goes on by an answer to its events."""
+        """True if its tree policy waits for scores or a budget in reply to its events."""
         return self.grower.waits or getattr(self.spec.tree_policy, "needs_scores", False)
 
     @property

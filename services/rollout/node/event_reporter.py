@@ -74,6 +74,7 @@ class EventReporter:
                 inside=step.inside,
             )
             tree.events.append(event)
-            # Before the wait for room in the queue: nobody may give a tree up whose end is told.
+            # Before the wait for room in the queue: a tree whose end is being published must not be
+            # given up.
             self._completer.begin(tree)
             await self._publisher.put(event, tree.end_published)

@@ -72,7 +72,7 @@ class TreeStarter:
         await self._executor.start([tree for wave in waves for tree in wave])
 
     def _step_aside(self) -> None:
-        """Return all trees, for nodes whose engines can be trusted."""
+        """Return all unfinished trees: other nodes must grow them, as this engine is unproven."""
         for tree in self._trees.unfinished:
             self._executor.give_up(tree, return_reasons.UNFIT)
 

@@ -196,8 +196,8 @@ def _drop(connection: Connection, work: UnitOfWork, tree: TreeRow, reason: str) 
 
 
 def _is_kept(tree: TreeRow, now_ms: int, settings: Settings) -> bool:
-    """Return True if a node was heard of less than the time ago after which the broker redelivers
-    the tree.
+    """Return True if the claim was renewed so recently that the broker cannot have redelivered the
+    tree yet.
 
     A claim that ends such a claim comes from a node and not from the broker, so it says nothing
     about how the tree grows (ADR 051).

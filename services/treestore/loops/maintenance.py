@@ -197,8 +197,9 @@ def _known_log(connection: Connection) -> tuple[str, int]:
 
 
 def _record_log(connection: Connection, born: str, floor: int, now_ms: int) -> bool:
-    """Record the place of the log; return True, with all that it held due, if it is another one or
-    went back.
+    """Record which log this is and how far it reaches.
+
+    If it was replaced or went back, make due all that it held, and return True.
     """
     known, reached = _known_log(connection)
     store_metadata.put(connection, _BORN, born)

@@ -206,8 +206,8 @@ async def test_a_cause_that_a_resume_does_not_mend_is_named(
     store.live_ms = 180_000
     await eventually(lambda: store.runs[run_id].state == S.RUN_STATE_FAILED)
     message = (
-        f"run {run_id} FAILED, and going on does not mend why:"
-        " budget.minutes: 2 minutes are over .*; begin a new run"
+        f"run {run_id} FAILED and would fail again for the same reason:"
+        " budget.minutes: 2 minutes are over .*; start a new run"
     )
     with pytest.raises(Refused, match=message) as refused:
         await rpc.call(gateway.ResumeRun, pb.ResumeRunRequest(run_id=run_id, failed=True))

@@ -154,7 +154,7 @@ async def test_no_checkpoint_is_given_out_before_the_replay_is_done(
 
     async def ask(ordinal: int) -> StoredBatch | None:
         assert rig.learner is not None
-        with pytest.raises(TemporaryError, match="replaying batch") as caught:
+        with pytest.raises(TemporaryError, match=r"training batch \d+ again") as caught:
             await rig.learner.checkpoint()
         refused.append((ordinal, caught.value.reason))
         return await plain(ordinal)
