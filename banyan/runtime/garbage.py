@@ -1,7 +1,7 @@
-"""Garbage collection is paused while a process imports and loads.
+"""Garbage collection is paused while a process imports torch and transformers.
 
-torch and transformers make a million objects that stay until the end. Collecting while they are
-made is a quarter of the time of a start, and visits to them would slow each later collection.
+They make a million objects that stay until the end. Collecting while they are made is a quarter of
+the time of a start, and visits to them would slow each later collection (ADR 057).
 """
 
 import gc
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Collect no garbage within the block, and never visit what it leaves behind.
+    """Collect no garbage within the block, and never visit what is there at its end.
 
-    For a process that loads once: cycles that exist at the end of the block are never freed.
+    For imports alone: cycles that are garbage at the end of the block are never freed, nor is what
+    they hold, such as tensors.
     """
     gc.disable()
     try:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from banyan.errors import TemporaryError
 from banyan.recipe import Recipe
-from banyan.runtime import garbage
 from banyan.v1 import learner_service_pb2_grpc, runstore_service_pb2
 from services.chassis import models
 from services.chassis.messaging.bus import Bus
@@ -116,8 +115,7 @@ async def _train_run(parts: _Process, run: _Run, logs: Logs, after_torch: ExitSt
     base = await asyncio.to_thread(models.resolve, recipe.model)
     newest = await asyncio.to_thread(checkpoint.newest, checkpoints, run_id)
     resumed_from, mark = newest if newest is not None else (None, None)
-    with garbage.paused():  # transformers imports the model's code
-        await torch_thread.load(resumed_from or base, resumed=mark is not None, base=base)
+    await torch_thread.load(resumed_from or base, resumed=mark is not None, base=base)
     weights = WeightFolder(
         choose_folder(parts.settings.weights, run_id, run.folder, torch_thread.weight_bytes())
     )

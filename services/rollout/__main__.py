@@ -17,7 +17,8 @@ from services.chassis.rpc.health import Liveness
 from services.rollout.clients import subscriptions
 from services.rollout.clients.learner import HandOverClient, WeightClient
 from services.rollout.clients.treestore import GrpcStore
-from services.rollout.engines.factory import maker
+from services.rollout.engines.factory import import_libraries, maker
+from services.rollout.engines.port import Engine
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.config import NodeConfig
 from services.rollout.node.node import Node
@@ -51,7 +52,7 @@ async def run(stop: asyncio.Event) -> None:
         if recipe.resources.engine == "torch":  # vLLM places its threads itself
             torch_environment.bind(os.environ, own.threads)
         thread = EngineThread(
-            garbage.paused()(maker(recipe, own.threads)),
+            lambda: _engine(recipe, own.threads),
             lockstep=recipe.deterministic,
             before_step=_before_step(own, recipe),
         )
@@ -60,6 +61,13 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         await channel.close(None)
         await bus.close()
+
+
+def _engine(recipe: Recipe, threads: int | None) -> Engine:
+    """Build the engine, in its thread."""
+    with garbage.paused():
+        import_libraries(recipe)
+    return maker(recipe, threads)()
 
 
 async def _bus(own: Settings) -> Bus:

@@ -202,10 +202,11 @@ class Echo(Growing):
 
 @dataclass(slots=True)
 class _Paths:
-    """Paths of one tree.
+    """Paths of one tree. A path once begun is never taken back.
 
     opened: each base chain's branches, a path and the token forced on it; None while it runs
-    begun: number of branches begun of each base chain, and last, of fresh chains
+    begun: number of branches begun of each base chain
+    begun_fresh: number of chains begun that are no base chains
     """
 
     policy: Echo
@@ -216,10 +217,11 @@ class _Paths:
     wanted: Wanted
     opened: list[list[tuple[ScannedPath, int]] | None] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
+    begun_fresh: int = 0
 
     def begin(self) -> None:
         bases = min(self.policy.chains, self.width)
-        self.opened, self.begun = [None] * bases, [0] * (bases + 1)
+        self.opened, self.begun = [None] * bases, [0] * bases
         for ordinal in range(bases):
             self.growth.start(self._base(ordinal))
         self._fill()
@@ -229,29 +231,25 @@ class _Paths:
         self._fill()
 
     def _fill(self) -> None:
-        """Begin new paths within the budget.
+        """Begin the paths that the budget allows now: branches in order of their chains, then fresh
+        chains.
 
         A running chain reserves capacity for all branches that it may get.
         """
-        used = bases = len(self.opened)
+        left = self.width - len(self.opened)
         for base, opened in enumerate(self.opened):
-            if used == self.width:
-                return
-            if opened is not None and self.begun[base] < len(opened):
-                for path, token in opened[self._new(base, min(self.width - used, len(opened)))]:
+            share = min(left, self.policy.max_branches - 1 if opened is None else len(opened))
+            left -= share
+            if opened is not None:
+                new = opened[self.begun[base] : share]
+                self.begun[base] += len(new)
+                for path, token in new:
                     self.growth.start(self._path(path, (token,)))
-            used = min(
-                self.width, used + (self.policy.max_branches - 1 if opened is None else len(opened))
-            )
-        fresh = self._new(bases, self.width - used)
-        for ordinal in range(bases + fresh.start, bases + fresh.stop):
+        first = len(self.opened) + self.begun_fresh
+        new_fresh = max(0, left - self.begun_fresh)
+        self.begun_fresh += new_fresh
+        for ordinal in range(first, first + new_fresh):
             self.growth.start(self._path(self._fresh(ordinal)))
-
-    def _new(self, of: int, count: int) -> slice:
-        """Return the range of those among the first `count` that have not begun, and mark them
-        begun."""
-        before, self.begun[of] = self.begun[of], max(count, self.begun[of])
-        return slice(before, self.begun[of])
 
     def _fresh(self, ordinal: int) -> ScannedPath:
         return ScannedPath(

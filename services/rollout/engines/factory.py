@@ -19,6 +19,13 @@ def maker(recipe: Recipe, threads: int | None) -> Callable[[], Engine]:
     return lambda: _torch(recipe, threads)
 
 
+def import_libraries(recipe: Recipe) -> None:
+    """Import the libraries of an engine within this process, before it is built."""
+    if recipe.resources.engine == "torch":
+        import services.rollout.engines.torch_engine.engine
+        import services.rollout.engines.torch_engine.loading  # noqa: F401
+
+
 def _scripted(recipe: Recipe) -> Engine:
     from services.rollout.engines.scripted.engine import build
 
