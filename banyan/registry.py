@@ -14,6 +14,12 @@ from banyan.runtime.launch import OUR_PACKAGES, take_names
 take_names()
 
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
+# What a plugin may declare. Another name would go unread, and what it asks for would be missing.
+NEEDS: Mapping[str, frozenset[str]] = {
+    "generate": frozenset({"needs_scores", "needs_entropy", "needs_room", "needs_head"}),
+    "control": frozenset(),
+    "optimise": frozenset({"needs_entropy", "needs_logprobs"}),
+}
 
 
 @functools.cache
@@ -128,4 +134,10 @@ def _of_kind(axis: str, name: str, settings: Mapping[str, Any], kind: str, metho
     built = build(axis, name, settings)
     if not callable(getattr(built, method.partition("(")[0], None)):
         raise InvalidInput(f"{axis} plugin {name!r} is no {kind}: it has no method `{method}`")
+    declared = {attribute for attribute in dir(built) if attribute.startswith("needs_")}
+    if unread := sorted(declared - NEEDS[axis]):
+        raise InvalidInput(
+            f"{axis} plugin {name!r} declares {unread[0]}, which nothing reads; a {kind} may "
+            f"declare {', '.join(sorted(NEEDS[axis])) or 'none'}"
+        )
     return built

@@ -193,6 +193,8 @@ class TreePolicy(Protocol):
         again with each new budget, and is done only when the budget is final, which it also becomes
         after too long a silence of control.
     needs_head: requires a learned head
+    truncates: samples from a truncated distribution, which a recipe must allow
+    gives: the facts of banyan.facts that its trees have, for estimators that need them
     observations: method (tree, leaves) -> Sequence[Observation] of policies that use the score of a
         learned head: the lessons of a tree for the head, from recorded facts
     width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a

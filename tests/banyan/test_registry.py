@@ -4,6 +4,7 @@ import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,32 @@ for axis, name in (("filter", "methods:reward"), ("optimise", "grpo")):
         assert first == "methods" and hint in second
     else:
         assert hint in first and second == "methods.advantages.grpo"
+
+
+@pytest.mark.parametrize(
+    ("find", "method", "declared"),
+    [
+        (registry.tree_policy, "plan", "need_scores = needs_score"),
+        (registry.estimator, "estimate", "needs_scores"),
+        (registry.curriculum, "allocate", "needs_room"),
+    ],
+)
+def test_a_need_that_nothing_reads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Any, method: str, declared: str
+) -> None:
+    module = f"class Plugin:\n    {declared} = True\n    def {method}(self): ...\n"
+    (tmp_path / "needy.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "needy", raising=False)
+    wrong = declared.rpartition(" ")[2]
+    with pytest.raises(InvalidInput, match=f"declares {wrong}, which nothing reads; a .* may"):
+        find("needy:Plugin", {})
+    monkeypatch.delitem(sys.modules, "needy")
+
+
+def test_the_needs_of_our_own_methods_are_read() -> None:
+    for axis in registry.NEEDS:
+        for name in registry.names(axis):
+            plugin = registry.find(axis, name)
+            declared = {attribute for attribute in dir(plugin) if attribute.startswith("needs_")}
+            assert declared <= registry.NEEDS[axis], name
