@@ -50,15 +50,6 @@ INSIDE = "inside"
 """Need of a reward of its own at a place inside a path."""
 
 
-def by_steps(estimator: object) -> bool:
-    """Return whether rewards of places inside a path count for an estimator.
-
-    They do if it needs them, or declares `by_steps`.
-    """
-    needs = getattr(estimator, "needs", ())
-    return STEPS in needs or INSIDE in needs or bool(getattr(estimator, "by_steps", False))
-
-
 def attribute(name: str) -> str:
     """Return the need of an attribute on every segment that the policy sampled."""
     return f"attribute:{name}"

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.plugins import traits
+from banyan.plugins.traits import EstimatorTraits, PolicyTraits
 from banyan.runtime.launch import OUR_PACKAGES, take_names
 
 # Before a user's folder is searched, where a package of the same name may lie.
@@ -16,9 +18,9 @@ take_names()
 AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
 # What a plugin may declare. Another name would go unread, and what it asks for would be missing.
 NEEDS: Mapping[str, frozenset[str]] = {
-    "generate": frozenset({"needs_scores", "needs_entropy", "needs_room", "needs_head"}),
+    "generate": traits.needs(PolicyTraits),
     "control": frozenset(),
-    "optimise": frozenset({"needs_entropy", "needs_logprobs"}),
+    "optimise": traits.needs(EstimatorTraits),
 }
 
 

@@ -17,6 +17,7 @@ from banyan.cli.options import Json
 from banyan.cli.render.console import emit_json, err
 from banyan.cli.render.tree_files import TreeLine, read
 from banyan.errors import InvalidInput
+from banyan.plugins import traits
 from banyan.recipe_loader import yaml_text
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _estimated(group: Group, built: Any) -> "Credit":
 
 def _check_spoken(group: Group, built: Any) -> None:
     silent = next((line for line in group if line.silent), None)
-    if silent and getattr(built, "needs_logprobs", False):
+    if silent and traits.of_estimator(built).needs_logprobs:
         raise InvalidInput(
             f"line {silent.number}: node {silent.silent!r} has no `logprobs`, which this estimator "
             "needs"

@@ -34,7 +34,6 @@ from banyan.plugins.generate import (
     Rewards,
     Room,
     TreePolicy,
-    width_of,
 )
 from banyan.plugins.optimise import Advantages, Estimator, GroupTrees
 from banyan.plugins.replay import Replay, StoredGroup
@@ -83,5 +82,4 @@ __all__ = [
     "Unscorable",
     "Waiting",
     "Wanted",
-    "width_of",
 ]

@@ -185,20 +185,10 @@ class TreePolicy(Protocol):
     An expansion whose branch has a segment or is in flight is ignored, so a plan may repeat all
     earlier requests; a tree resumed from the store issues exactly the missing branches.
 
-    needs_scores: asked again when its marked leaves have their rewards, which the view then holds:
-        the mean of the scorers' values, None if unscorable or late
-    needs_entropy: reads entropies of segments; engines without them are refused
-    needs_room: grows in steps of the growth budget: `start` leaves at once, then as many in all as
-        `room.max_leaves` allows (None before control's first decision), `most` at most. It is asked
-        again with each new budget, and is done only when the budget is final, which it also becomes
-        after too long a silence of control.
-    needs_head: requires a learned head
-    truncates: samples from a truncated distribution, which a recipe must allow
-    gives: the facts of banyan.facts that its trees have, for estimators that need them
+    Its traits are those of `plugins.traits.PolicyTraits`, and these:
+
     observations: method (tree, leaves) -> Sequence[Observation] of policies that use the score of a
         learned head: the lessons of a tree for the head, from recorded facts
-    width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a
-        node claims
     toy: "one_fork" or "reconverging": the scripted model on which `banyan simulate` shows the
         policy's purpose
     """
@@ -206,9 +196,3 @@ class TreePolicy(Protocol):
     def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         """Return what to do next."""
         ...
-
-
-def width_of(policy: object) -> int:
-    """Return the expected number of leaves of a policy's tree: its `width`, else 1."""
-    width = getattr(policy, "width", 1)
-    return width if isinstance(width, int) and width >= 1 else 1

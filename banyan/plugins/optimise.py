@@ -41,13 +41,8 @@ class Estimator(Protocol):
     whiten: advantages are whitened over all trained path tokens of the batch
     factors: method (trees: Sequence[TreeView]) -> list[list[array]], called once for the batch with
         all trees that teach: the factor of each token of each node
-    needs_logprobs: reads the behaviour log-probs of sampled tokens
-    needs_entropy: reads the entropies of sampled tokens
-    needs: other facts of a tree that it requires (banyan.facts: STEPS, INSIDE, attribute, part). A
-        recipe is refused if neither the tree policy's `gives` nor the `parts` of a scorer provide
-        them.
-    by_steps: rewards of places inside a path count if present, so a path with an unscorable place
-        takes no part; implied by a need of STEPS or INSIDE
+
+    Its traits are those of `plugins.traits.EstimatorTraits`.
     """
 
     def estimate(self, group: GroupTrees) -> Advantages:

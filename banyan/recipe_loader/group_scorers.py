@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import TreePolicy
+from banyan.plugins import TreePolicy, traits
 from banyan.recipe import Filter, Recipe
 
 
@@ -40,13 +40,13 @@ def check(recipe: Recipe, policy: TreePolicy) -> None:
             f"filter {group_scorers[0]} scores a group by itself, which measures nothing; name the "
             "true scorers in eval.filter"
         )
-    for wish in ("needs_scores", "needs_room"):
-        if getattr(policy, wish, False):
-            raise InvalidInput(
-                f"generate.policy {recipe.generate.policy} decides by the scores of leaves while "
-                f"its tree grows, and filter {group_scorers[0]} scores none before all trees of "
-                "the group are grown; use another of the two"
-            )
+    declared = traits.of_policy(policy)
+    if declared.needs_scores or declared.needs_room:
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} decides by the scores of leaves while its "
+            f"tree grows, and filter {group_scorers[0]} scores none before all trees of the group "
+            "are grown; use another of the two"
+        )
     if recipe.control.redundancy:
         raise InvalidInput(
             "control.redundancy stops trees once enough are closed, and with filter "

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from banyan import facts, loggers, losses, registry
 from banyan.errors import InvalidInput
+from banyan.plugins import traits
 from banyan.recipe import Recipe, Replay
 from banyan.recipe_loader import group_scorers, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
@@ -62,17 +63,18 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     except ValidationError as error:
         raise InvalidInput(explained(error, data, name, places or {}, Recipe)) from None
     policy = registry.tree_policy(recipe.generate.policy, recipe.generate.settings)
-    if recipe.deterministic and getattr(policy, "needs_scores", False):
+    declared = traits.of_policy(policy)
+    if recipe.deterministic and declared.needs_scores:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} waits for scores, which come at "
             "times that no seed fixes; set deterministic: false"
         )
-    if recipe.resources.engine == "vllm" and getattr(policy, "needs_entropy", False):
+    if recipe.resources.engine == "vllm" and declared.needs_entropy:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} needs entropies, which resources.engine "
             "vllm does not provide; use torch"
         )
-    if getattr(policy, "truncates", False) and not recipe.allow_truncated_sampling:
+    if declared.truncates and not recipe.allow_truncated_sampling:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated "
             "distribution; set allow_truncated_sampling: true to train on them"
@@ -119,16 +121,13 @@ def _check_replay(replay: Replay) -> None:
 def _check_learned_head(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput if a head is needed but missing, or trained but unused."""
     name, engine = recipe.generate.policy, recipe.resources.engine
-    if getattr(policy, "needs_head", False) and engine == "vllm":
+    needs_head = traits.of_policy(policy).needs_head
+    if needs_head and engine == "vllm":
         raise InvalidInput(
             f"generate.policy {name} needs the score of a learned head, which engine vllm does "
             "not provide; use torch"
         )
-    if (
-        getattr(policy, "needs_head", False)
-        and engine != "scripted"
-        and recipe.optimise.head is None
-    ):
+    if needs_head and engine != "scripted" and recipe.optimise.head is None:
         raise InvalidInput(
             f"generate.policy {name} needs the score of a learned head; train one with "
             f"`optimise.head: {{}}`"
@@ -165,7 +164,8 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
         registry.find("optimise", optimise.advantage)
     with _named("optimise.advantage_settings"):
         built = registry.estimator(optimise.advantage, optimise.advantage_settings)
-    if getattr(built, "needs_entropy", False) and engine == "vllm":
+    declared = traits.of_estimator(built)
+    if declared.needs_entropy and engine == "vllm":
         raise InvalidInput(
             f"optimise.advantage {optimise.advantage} needs entropies, which resources.engine vllm "
             "does not provide; use torch"
@@ -175,7 +175,7 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
             f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which "
             "resources.engine vllm does not provide; use torch, or set it to 0"
         )
-    needs, available = set(getattr(built, "needs", ())), set(getattr(policy, "gives", ()))
+    needs, available = set(declared.needs), set(traits.of_policy(policy).gives)
     for scorer in recipe.filter:
         if ":" in scorer.name:  # the user's own: its parts are known only when it runs
             needs = {need for need in needs if not need.startswith(("part:", "attribute:"))}
@@ -194,7 +194,7 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
 def _check_rooms(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput unless the tree policy and the sharing of the growth budget fit."""
     name, rooms = recipe.generate.policy, recipe.control.rooms
-    if getattr(policy, "needs_room", False) != bool(rooms):
+    if traits.of_policy(policy).needs_room != bool(rooms):
         raise InvalidInput(
             f"control.rooms {rooms} needs a tree policy that asks for growth budget, such as "
             f"generate.policy: rounds; got {name}"

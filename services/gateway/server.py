@@ -22,11 +22,11 @@ from services.gateway.domain.state_machine import State
 from services.gateway.join import tokens
 from services.gateway.join.admission import Admission, TokenVerifier, check_joinable
 from services.gateway.runs import model_facts
-from services.gateway.runs.applied_steps import Applied
+from services.gateway.runs.applied_steps import Applied, read_applied
 from services.gateway.runs.create import new_run, read_recipe, with_model
 from services.gateway.runs.drivers import Drivers
 from services.gateway.runs.facts import facts_of
-from services.gateway.runs.revive import read_applied, uncured
+from services.gateway.runs.revive import uncured
 from services.gateway.runs.watch import watch
 from services.gateway.tasks import dataset
 

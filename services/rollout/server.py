@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 import numpy as np
@@ -21,6 +21,13 @@ from services.rollout.node.node import Node
 NAME = rollout_service_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 _MOST_BRANCHES = 256
 _WAIT_S = 600.0
+
+
+class CallKey(NamedTuple):
+    """Key of a branch that belongs to a call and to no tree."""
+
+    call: int
+    branch: int
 
 
 class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
@@ -97,7 +104,7 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         call = next(self._calls)
         return [
             Request(
-                key=("expand", call, branch),
+                key=CallKey(call, branch),
                 prefix_P=prefix_P,
                 draw_key=key(sampling.seed, "expand", branch),
                 sampling=sampling,
@@ -106,9 +113,9 @@ class RolloutServer(rollout_service_pb2_grpc.RolloutServiceServicer):
         ]
 
     def _response(self, sample: Sampled) -> rollout_service_pb2.RolloutServiceExpandResponse:
-        assert isinstance(sample.key, tuple)
+        assert isinstance(sample.key, CallKey)
         return rollout_service_pb2.RolloutServiceExpandResponse(
-            branch=sample.key[2],
+            branch=sample.key.branch,
             tokens=sample.tokens_T.tolist(),
             logprobs=sample.logprobs_T.tolist(),
             finish=tree_pb2.SegmentFinish.ValueType(sample.finish),

@@ -10,7 +10,7 @@ from services.chassis.messaging.consumer import Consumer
 
 # Until assignments of a node that never returns are delivered again. A node that restarts returns
 # its own at once.
-_ACK_WAIT_S = 15.0
+ACK_WAIT_S = 15.0
 _MAX_PENDING = 10_000  # trees of a run on nodes at once; far above the limit by their branches
 
 
@@ -20,6 +20,6 @@ async def queue(bus: Bus, run_id: str) -> Consumer:
         subjects.GROWTH,
         subjects.growth_durable(run_id),
         [subjects.growth(run_id)],
-        ack_wait_s=_ACK_WAIT_S,
+        ack_wait_s=ACK_WAIT_S,
         max_ack_pending=_MAX_PENDING,
     )

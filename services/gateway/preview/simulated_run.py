@@ -13,7 +13,7 @@ from typing import Any
 from banyan import registry
 from banyan.draws import Draws
 from banyan.errors import InvalidInput, users_code, with_place
-from banyan.plugins import Allocation, Budget, PromptStats, width_of
+from banyan.plugins import Allocation, Budget, PromptStats, traits
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.allocation.allocation import check
@@ -180,7 +180,7 @@ class SimulatedRun:
         generate, control = self.recipe.generate, self.recipe.control
         allocation = group.allocation
         settings: Mapping[str, Any] = {**generate.settings, **allocation.settings}
-        width = width_of(registry.build("generate", generate.policy, settings))
+        width = traits.of_policy(registry.build("generate", generate.policy, settings)).width
         needed = allocation.trees or generate.trees
         group.spare = control.redundancy
         trees = list[Rollouts]()

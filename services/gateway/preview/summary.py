@@ -1,5 +1,6 @@
 """The summary of a simulated run: figures by name, and the parts of control that were left out."""
 
+from banyan.plugins import traits
 from banyan.recipe_loader import group_scorers
 from services.gateway.preview.simulated_run import Group, SimulatedRun
 
@@ -59,6 +60,6 @@ def _left_out(run: SimulatedRun) -> list[str]:
         left_out.append("replay, which is the learner's: no batch holds older groups")
     if voting := group_scorers.scorers(recipe.filter):
         left_out.append(f"filter {voting[0]}: no votes are counted")
-    if getattr(run.tree_policy, "needs_scores", False):
+    if traits.of_policy(run.tree_policy).needs_scores:
         left_out.append(f"{name} goes on by scores: rollouts are its first ones")
     return left_out

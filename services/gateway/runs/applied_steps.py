@@ -1,9 +1,10 @@
-"""The check that some step of a run changed its weights: else the run has taught nothing. Pure."""
+"""The check that some step of a run changed its weights: else the run has taught nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from banyan.v1 import runstore_service_pb2 as runs
+from services.gateway.domain.ports import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,13 @@ class Applied:
             " (generate.trees, or the width in generate.settings) where they have one;"
             " `banyan runs show` has the metrics of each step"
         )
+
+
+async def read_applied(store: Store, run_id: str, known: Applied) -> Applied:
+    """Read the policies after the known ones, until one changed the weights or none is left."""
+    while not known.any:
+        page = await store.read_policies(run_id, after=known.number)
+        if not page:
+            break
+        known = known.after(page)
+    return known

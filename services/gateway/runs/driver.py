@@ -21,13 +21,12 @@ from services.gateway.allocation.budget_rounds import BudgetRounds
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Learners, Log, Store
 from services.gateway.domain.state_machine import State
-from services.gateway.runs.applied_steps import Applied
+from services.gateway.runs.applied_steps import Applied, read_applied
 from services.gateway.runs.decide import Decision, Move, decide, processes
 from services.gateway.runs.evaluation import Evaluation, measured_rows
 from services.gateway.runs.facts import facts_of, group_counts
 from services.gateway.runs.failure_streak import Streak
 from services.gateway.runs.opening import Opener, Wave
-from services.gateway.runs.revive import read_applied
 from services.gateway.runs.staleness_gate import Gate, GroupCounts, PolicySteps
 from services.gateway.runs.tree_publisher import Publisher
 from services.gateway.tasks.dataset import Examples

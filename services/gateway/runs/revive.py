@@ -5,8 +5,6 @@ from dataclasses import replace
 from banyan.recipe import Recipe
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.domain import state_machine
-from services.gateway.domain.ports import Store
-from services.gateway.runs.applied_steps import Applied
 from services.gateway.runs.decide import RunFacts, decide
 
 
@@ -27,13 +25,3 @@ def uncured(recipe: Recipe, facts: RunFacts) -> str:
             return decision.move.cause
         facts = replace(facts, state=decision.move.to)
     return ""
-
-
-async def read_applied(store: Store, run_id: str, known: Applied) -> Applied:
-    """Read the policies after the known ones, until one changed the weights or none is left."""
-    while not known.any:
-        page = await store.read_policies(run_id, after=known.number)
-        if not page:
-            break
-        known = known.after(page)
-    return known

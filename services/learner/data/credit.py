@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from banyan import facts, reward
+from banyan import reward
 from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput, users_code, with_place
 from banyan.facts import NO_FACTS, Facts
-from banyan.plugins import Advantages, Estimator, GroupTrees
+from banyan.plugins import Advantages, Estimator, GroupTrees, traits
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 
@@ -84,7 +84,7 @@ def estimate(
 
     Raise InvalidInput if the estimator fails or returns something unusable.
     """
-    by_steps = facts.by_steps(estimator)
+    by_steps = traits.of_estimator(estimator).counts_places
     views: list[TreeView] = []
     stale_leaves: list[Leaf] = []
     for tree in trees:

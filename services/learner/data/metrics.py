@@ -179,7 +179,7 @@ def _replay_share(credits: Sequence[Credit], replayed: Collection[bytes]) -> Met
     ]
     total = sum(count for count, _ in tokens)
     old = sum(count for count, is_replayed in tokens if is_replayed)
-    return {"replay_share": old / total} if total else {}
+    return {"replay_share": old / total if total else 0.0}
 
 
 def _trained_tokens(credit: Credit) -> list[tuple[TreeView, int]]:

@@ -160,7 +160,6 @@ def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, 
         "path_tokens": float(sum(v.path_tokens for v in views)),
         "packed_tokens": float(packed),
         "repeated_tokens": float(max(0, packed - unique)),
-        "replay_share": _replay_share(credits),
         "trained_path_tokens": float(sum(len(path.token_T) for p in parts for path in p.paths)),
     }
 
@@ -172,23 +171,6 @@ def _rewards(views: Sequence[TreeView]) -> Floats:
 def _fresh(credit: Credit) -> list[TreeView]:
     """Return the trees of the group that are not replayed."""
     return [view for index, view in enumerate(credit.group.trees) if index not in credit.replayed]
-
-
-def _replay_share(credits: Sequence[Credit]) -> float:
-    """Return the share of the trained path tokens that lie on paths of replayed trees."""
-    replayed = total = 0
-    for credit in credits:
-        if credit.advantages.skip:
-            continue
-        for index, leaf_L in enumerate(credit.advantages.leaf_G_L):
-            view = credit.group.trees[index]
-            nodes = (
-                view.nodes[i] for leaf in unroll.trained_leaves(leaf_L) for i in view.path(leaf)
-            )
-            tokens = sum(len(node) for node in nodes if node.trained)
-            total += tokens
-            replayed += tokens * (index in credit.replayed)
-    return replayed / total if total else 0.0
 
 
 def _needed_tokens(credit: Credit) -> int:

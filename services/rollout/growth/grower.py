@@ -32,7 +32,7 @@ from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.plan_checks import checked_plan
 from services.rollout.growth.plan_log import PlanLog, PlanRecord
 from services.rollout.growth.planner import planner
-from services.rollout.growth.requests import RequestBuilder
+from services.rollout.growth.requests import BranchKey, RequestBuilder
 from services.rollout.growth.scores import LeafScore
 from services.rollout.growth.segments import SegmentBuilder
 from services.rollout.growth.spec import GrowSpec
@@ -136,11 +136,10 @@ class Grower:
         segments: list[Segment] = []
         gone: list[Branch] = []
         for sample in samples:
-            branch = sample.key[2] if isinstance(sample.key, tuple) else None
-            expansion = self.in_flight.pop(branch, None) if isinstance(branch, Branch) else None
-            if expansion is None:
+            if not isinstance(sample.key, BranchKey) or sample.key.branch not in self.in_flight:
                 continue
-            branch = expansion.branch
+            branch = sample.key.branch
+            expansion = self.in_flight.pop(branch)
             self._digest.in_flight(branch, -1)
             new = self._segments.of_sample(expansion, sample, pruned=branch in self._pruned)
             for segment in new:
@@ -188,14 +187,15 @@ class Grower:
     @property
     def lacks_scores(self) -> bool:
         """True if the tree goes on only when its leaves have their rewards."""
-        return self._idle("needs_scores") and any(leaf not in self.rewards for leaf in self.leaves)
+        waits = self.spec.traits.needs_scores and self._is_idle
+        return waits and any(leaf not in self.rewards for leaf in self.leaves)
 
     @property
     def lacks_budget(self) -> bool:
         """True if the tree goes on only when control grants a growth budget."""
-        return self._idle("needs_room") and not self._budget.final
+        return self.spec.traits.needs_room and self._is_idle and not self._budget.final
 
-    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
+    def key(self, branch: Branch) -> BranchKey:
         """Return the engine's key of a branch."""
         return self._requests.key(branch)
 
@@ -205,9 +205,9 @@ class Grower:
         tokens_T = self.tree.prefix_tokens(leaf.segment, leaf.end)
         return self.tokenizer.decode(tokens_T[len(self.tree.root) :])
 
-    def _idle(self, need: str) -> bool:
-        needs = bool(getattr(self.spec.tree_policy, need, False))
-        return needs and not self._is_over and not self.in_flight
+    @property
+    def _is_idle(self) -> bool:
+        return not self._is_over and not self.in_flight
 
     def _add(self, segment: Segment) -> None:
         self.tree.add(segment)

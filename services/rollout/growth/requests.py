@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import NamedTuple
 
 from banyan import order
 from banyan.draws import branch_key
@@ -11,6 +12,14 @@ from banyan.segment import IntTokens
 from banyan.tree import Tree
 from services.rollout.engines.port import Request
 from services.rollout.growth.spec import GrowSpec
+
+
+class BranchKey(NamedTuple):
+    """Key of a branch in the engine; those of two claims on one tree differ."""
+
+    tree_id: bytes
+    claim: int
+    branch: Branch
 
 
 @dataclass(slots=True)
@@ -27,9 +36,9 @@ class RequestBuilder:
     claim: int
     _paths: dict[bytes, order.Path] = field(init=False, default_factory=dict)  # known so far
 
-    def key(self, branch: Branch) -> tuple[bytes, int, Branch]:
-        """Return the engine's key of a branch; those of two claims on one tree differ."""
-        return (self.spec.tree_id, self.claim, branch)
+    def key(self, branch: Branch) -> BranchKey:
+        """Return the engine's key of a branch."""
+        return BranchKey(self.spec.tree_id, self.claim, branch)
 
     def build(
         self, expansions: Collection[Expansion], ending: Collection[Branch]

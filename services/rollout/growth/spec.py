@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import TreePolicy, width_of
+from banyan.plugins import TreePolicy, traits
+from banyan.plugins.traits import PolicyTraits
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
 from banyan.wire.generate_spec import GenerateSpec
@@ -30,9 +31,9 @@ class GrowSpec:
     traceparent: trace of the tree.
     scorers: number of scorers that score each leaf.
     score_deadline_s: time that its scores may take.
-    width: branches to expect, to decide how many trees a node claims.
     spare: whether its group may be complete without it while it grows.
     name: name of its tree policy in the recipe.
+    traits: what its tree policy declares.
     """
 
     tree_id: bytes
@@ -48,9 +49,12 @@ class GrowSpec:
     traceparent: str = ""
     scorers: int = 1
     score_deadline_s: float = 120.0
-    width: int = 1
     spare: bool = False
     name: str = ""
+    traits: PolicyTraits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traits", traits.of_policy(self.tree_policy))
 
     @property
     def tree_policy_label(self) -> str:
@@ -94,7 +98,6 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         traceparent=spec.traceparent,
         scorers=len(spec.scorers),
         score_deadline_s=spec.score_deadline_ms / 1000,
-        width=width_of(tree_policy),
         spare=spec.group_take > 0 or spec.HasField("last_step"),
         name=generate.name,
     )

@@ -95,7 +95,7 @@ class ActiveTree:
     @property
     def needs_answer(self) -> bool:
         """True if its tree policy waits for scores or a budget in reply to its events."""
-        return self.grower.waits or getattr(self.spec.tree_policy, "needs_scores", False)
+        return self.grower.waits or self.spec.traits.needs_scores
 
     @property
     def label(self) -> str:
@@ -151,7 +151,7 @@ class ActiveTrees:
 
     def put(self, tree: ActiveTree) -> ActiveTree | None:
         """Add a tree; return the older claim on it that it replaces."""
-        self._width = max(1, tree.spec.width)
+        self._width = tree.spec.traits.width
         replaced = self._by_id.get(tree.spec.tree_id)
         self._by_id[tree.spec.tree_id] = tree
         self.changed.set()
@@ -191,7 +191,7 @@ class ActiveTrees:
         budget do not count: they may wait for trees that are not claimed yet.
         """
         busy = [tree for tree in self.unfinished if not tree.lacks_budget]
-        used = sum(max(1, tree.spec.width) for tree in busy)
+        used = sum(tree.spec.traits.width for tree in busy)
         branches = self._max_branches + self._max_branches // 2 - used
         trees = math.ceil(branches / self._width)
         return max(0, min(trees, self._most_trees - len(self)))

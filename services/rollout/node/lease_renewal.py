@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from banyan.errors import Refused, TemporaryError
 from banyan.reasons import Reason
+from services.chassis.messaging.assignments import ACK_WAIT_S
 from services.chassis.rpc.health import Pulse
 from services.rollout.engines.thread import EngineThread
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees
@@ -20,7 +21,7 @@ from services.rollout.ports import Store
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 5.0  # a third of the broker's ack_wait
+EVERY_S = ACK_WAIT_S / 3
 _AT_ONCE = 32  # a store that hangs costs one deadline for all of these
 _RENEW_S = 3600.0  # a dropped tree has its branches stopped, maybe after a load of weights
 

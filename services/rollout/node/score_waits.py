@@ -107,9 +107,9 @@ class ScoreWaits:
     async def _poll(self, tree: ActiveTree, known: int, deadline_s: float) -> int:
         """Ask the store for news of a tree once; return the number of known scores."""
         tree.note_progress()  # a wait is progress, up to its deadline
-        policy, grower = tree.spec.tree_policy, tree.grower
-        least = known if getattr(policy, "needs_scores", False) else _ANY
-        round = grower.round if getattr(policy, "needs_room", False) else None
+        grower = tree.grower
+        least = known if tree.spec.traits.needs_scores else _ANY
+        round = grower.round if tree.spec.traits.needs_room else None
         try:
             news = await self._store.await_scores(
                 tree.spec.tree_id, tree.epoch, known=least, round=round, deadline_s=deadline_s

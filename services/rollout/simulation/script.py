@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.plugins import traits
 from banyan.recipe import Recipe
 from services.rollout.engines.scripted import toy_models
 
@@ -34,7 +35,7 @@ def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = No
 
     Raises InvalidInput if the tree policy would wait for scores that the settings do not give.
     """
-    needs_scores = bool(getattr(tree_policy, "needs_scores", False))
+    needs_scores = traits.of_policy(tree_policy).needs_scores
     if settings:
         if needs_scores and "accuracy" not in settings:
             raise InvalidInput(
@@ -52,7 +53,7 @@ def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = No
     if toy == "reconverging":
         return _reconverging(recipe.generate.max_new_tokens)
     words = "a or b, evenly, to the limit of the path"
-    if getattr(tree_policy, "needs_head", False):
+    if traits.of_policy(tree_policy).needs_head:
         words += f"; the head says {_HEAD['a']:g} of an a and {_HEAD['b']:g} of a b"
     return Stage({"chain": {"": {"a": 0.5, "b": 0.5}}, "scores": _HEAD}, _GO, words)
 

@@ -12,6 +12,7 @@ from typing import Any
 from banyan import registry
 from banyan.draws import key
 from banyan.errors import InvalidInput
+from banyan.plugins import traits
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.segment import Sampling
@@ -65,7 +66,7 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
         "saved": 1.0 - sampled_tokens / iid_tokens if iid_tokens else 0.0,
         "script": stage(recipe, tree_policy, settings).words,
     }
-    if getattr(tree_policy, "needs_scores", False) and not settings:
+    if traits.of_policy(tree_policy).needs_scores and not settings:
         counts["leaves_by_accuracy"] = {
             f"{accuracy:g}": sum(g.leaves for g in _group(recipe, {"accuracy": accuracy}))
             for accuracy in _ACCURACIES

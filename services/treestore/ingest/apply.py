@@ -64,7 +64,7 @@ def _open_tree(work: UnitOfWork, event: TreeOpened) -> list[Event]:
         max_claims=spec.max_claims or work.settings.max_claims,
         opened_ms=work.now_ms,
     )
-    work.add_tree(work.change(tree))
+    work.open_tree(tree, spec.group_scorers)
     work.new_trees.append(
         {
             "tree_id": spec.tree_id,

@@ -96,7 +96,7 @@ def renew_all(
 def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
     if run_id and tree.run_id != run_id:
         raise _other_run(tree.tree_id, run_id)
-    _check_in_force(tree, epoch)
+    _check_in_force(tree.tree_id, tree.state, tree.claim_epoch, epoch)
     if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
         raise Refused(
             f"claim {epoch} of tree {tree.tree_id.hex()[:12]} was handed back; drop the tree here",
@@ -107,9 +107,13 @@ def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
 
 def check_in_force(connection: Connection, tree_id: bytes, epoch: int) -> None:
     """Raise NotFound, or Refused unless the claim is in force."""
-    work = UnitOfWork(0, Settings())
-    load_trees(connection, work, [tree_id])
-    _check_in_force(_known(work, tree_id), epoch)
+    trees = schema.trees.c
+    row = connection.execute(
+        select(trees.state, trees.claim_epoch).where(trees.tree_id == tree_id)
+    ).one_or_none()
+    if row is None:
+        raise _unknown(tree_id)
+    _check_in_force(tree_id, row.state, row.claim_epoch, epoch)
 
 
 def return_tree(
@@ -129,7 +133,7 @@ def return_tree(
     that node alone.
     """
     work, tree = _open(connection, tree_id, now_ms, settings)
-    _check_in_force(tree, epoch)
+    _check_in_force(tree.tree_id, tree.state, tree.claim_epoch, epoch)
     if not tree.claim_node:  # returned before; events of the node count until the next claim
         return
     work.change(tree)
@@ -183,8 +187,12 @@ def _open(
 
 def _known(work: UnitOfWork, tree_id: bytes) -> TreeRow:
     if tree_id not in work.trees:
-        raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
+        raise _unknown(tree_id)
     return work.trees[tree_id]
+
+
+def _unknown(tree_id: bytes) -> NotFound:
+    return NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
 
 
 def _drop(connection: Connection, work: UnitOfWork, tree: TreeRow, reason: str) -> None:
@@ -202,19 +210,20 @@ def _is_kept(tree: TreeRow, now_ms: int, settings: Settings) -> bool:
     A claim that ends such a claim comes from a node and not from the broker, so it says nothing
     about how the tree grows (ADR 051).
     """
-    return bool(tree.claim_node) and now_ms < tree.claim_due_ms - settings.claim_ms // 2
+    return bool(tree.claim_node) and now_ms < tree.claim_due_ms - settings.redelivery_ms
 
 
-def _check_in_force(tree: TreeRow, epoch: int) -> None:
-    name = f"tree {tree.tree_id.hex()[:12]}"
-    if tree.state != GROWING:
-        state = tree_pb2.TreeState.Name(tree_pb2.TreeState.ValueType(tree.state))
+def _check_in_force(tree_id: bytes, state: int, claim_epoch: int, epoch: int) -> None:
+    """Raise Refused unless a tree in this state grows under the claim `epoch`."""
+    name = f"tree {tree_id.hex()[:12]}"
+    if state != GROWING:
+        word = tree_pb2.TreeState.Name(tree_pb2.TreeState.ValueType(state))
         raise Refused(
-            f"{name} is {state.removeprefix('TREE_STATE_')} and grows no more", Reason.NOT_GROWING
+            f"{name} is {word.removeprefix('TREE_STATE_')} and grows no more", Reason.NOT_GROWING
         )
-    if epoch != tree.claim_epoch:
+    if epoch != claim_epoch:
         raise Refused(
-            f"claim {epoch} of {name} is over: {tree.claim_epoch} is in force; drop the tree here",
+            f"claim {epoch} of {name} is over: {claim_epoch} is in force; drop the tree here",
             Reason.STALE_EPOCH,
         )
 

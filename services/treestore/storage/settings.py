@@ -50,6 +50,11 @@ class Settings(Shared):
     """Bound of the messages in one ingest transaction."""
 
     @property
+    def redelivery_ms(self) -> int:
+        """Time after which the broker delivers the assignment of a silent node again."""
+        return self.claim_ms // 2
+
+    @property
     def database_url(self) -> str:
         """Address of the database, with its default."""
         return self.database or f"sqlite:///{self.state / 'store.sqlite'}"

@@ -20,7 +20,13 @@ from services.treestore.events.events import (
 from services.treestore.storage import schema
 from services.treestore.storage.sql import chunks
 from services.treestore.unit_of_work import completion
-from services.treestore.unit_of_work.rows import SCORING, LeafRow, ScoreRow, SegmentHeader
+from services.treestore.unit_of_work.rows import (
+    SCORING,
+    LeafRow,
+    ScoreRow,
+    SegmentHeader,
+    TreeParts,
+)
 from services.treestore.unit_of_work.segment_bounds import BROKEN
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
@@ -101,6 +107,8 @@ def load_parts(connection: Connection, work: UnitOfWork, tree_ids: Collection[by
 
     Each score needs all leaves of its tree, and texts are long.
     """
+    for tree_id in tree_ids:
+        work.parts.setdefault(tree_id, TreeParts())
     for chunk in chunks(sorted(set(tree_ids))):
         for row in connection.execute(_LEAVES, {"keys": chunk}):
             work.part(row.tree_id).leaves[Leaf(row.segment, row.end)] = LeafRow(
@@ -128,7 +136,8 @@ def load_insides(connection: Connection, work: UnitOfWork, events: Collection[Ev
     These are trees that are grown, or may be after these events, and have places that were put
     before scorers and are no leaves: few trees have any.
     """
-    trees = {tree.tree_id for tree in work.trees.values() if tree.state == SCORING}
+    grown = {tree.tree_id for tree in work.trees.values() if tree.state == SCORING}
+    trees = grown & set(work.parts)
     trees |= {event.tree_id for event in events if isinstance(event, TreeGrown)}
     marked = _marked(work, events)
     wanted = [

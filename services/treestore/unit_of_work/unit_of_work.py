@@ -6,6 +6,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from banyan.digest import blake
@@ -111,12 +112,14 @@ class UnitOfWork:
     # -- reading --
 
     def part(self, tree_id: bytes) -> TreeParts:
-        """Return the leaves and scores of a tree; none for a tree whose parts were not loaded.
+        """Return the leaves and scores of a tree. Raises RuntimeError if they were not loaded.
 
-        Trees that the transaction opens have none yet. `load_for` loads those of every tree that
-        an event can change the leaves or scores of.
+        Rows that were not loaded must not look like rows that do not exist: a rule would take
+        leaves of before for new ones, and a tree without scores for one that is owed all.
         """
-        return self.parts.setdefault(tree_id, TreeParts())
+        if tree_id not in self.parts:
+            raise RuntimeError(f"leaves and scores of tree {tree_id.hex()[:12]} were not loaded")
+        return self.parts[tree_id]
 
     def tally_to_change(self, tree: TreeRow | GroupRow) -> TallyRow:
         """Return the sums that a tree or group counts in, and mark them to be written."""
@@ -180,6 +183,11 @@ class UnitOfWork:
         """Make a tree known to the rules."""
         self.trees[tree.tree_id] = tree
         self.members.setdefault((tree.run_id, tree.group_id), {})[tree.tree_index] = tree
+
+    def open_tree(self, tree: TreeRow, group_scorers: Iterable[str]) -> None:
+        """Add a tree that has no leaves and scores yet."""
+        self.add_tree(self.change(tree))
+        self.parts[tree.tree_id] = TreeParts(groups=tuple(group_scorers))
 
     def add_group(self, group: GroupRow) -> None:
         """Make a group known to the rules."""

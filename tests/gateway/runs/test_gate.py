@@ -98,6 +98,10 @@ class World(RuleBasedStateMachine):
     def published(self) -> None:
         """React to a new policy, as a store may."""
 
+    def ingest(self, ordinal: int) -> None:
+        """Store the opening of a group; a second one changes nothing."""
+        self.stored.setdefault(ordinal, "open")
+
     def view(self) -> GroupCounts:
         opened = next(i for i in range(len(self.stored) + 1) if i not in self.stored)
         return GroupCounts(
@@ -125,7 +129,7 @@ class World(RuleBasedStateMachine):
     def store_ingests(self, data: st.DataObject) -> None:
         for ordinal in data.draw(st.lists(st.sampled_from(sorted(self.on_the_wire) or [None]))):
             if ordinal is not None:
-                self.stored.setdefault(ordinal, "open")
+                self.ingest(ordinal)
         self.ended()
 
     @rule()
@@ -184,7 +188,7 @@ class World(RuleBasedStateMachine):
         for _ in range(4 * self.steps + 4):
             self.reconcile(self.view())
             for ordinal in self.on_the_wire:
-                self.stored.setdefault(ordinal, "open")
+                self.ingest(ordinal)
             self.stored = {o: "closed" if s == "open" else s for o, s in self.stored.items()}
             closed = sorted(o for o, s in self.stored.items() if s == "closed")
             if self.step == self.batches < self.steps and len(closed) >= self.batch:

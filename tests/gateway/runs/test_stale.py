@@ -43,6 +43,10 @@ class Ageing(World):
                 self.opened[ordinal] = (counts.step, last)
         super().reconcile(counts)
 
+    def ingest(self, ordinal: int) -> None:
+        super().ingest(ordinal)
+        self.published()  # one that is first heard of under a later policy is too old
+
     def published(self) -> None:
         for ordinal, state in self.stored.items():
             if state in ("open", "closed") and self.opened[ordinal][1] < self.step:
@@ -54,7 +58,7 @@ class Ageing(World):
         """Let the newest groups close first, so that others grow old: chance seldom does this."""
         self.reconcile(self.view())
         for ordinal in self.on_the_wire:
-            self.stored.setdefault(ordinal, "open")
+            self.ingest(ordinal)
         growing = sorted((o for o, state in self.stored.items() if state == "open"), reverse=True)
         closed = sorted(o for o, state in self.stored.items() if state == "closed")
         taken = (closed + growing)[: self.batch]

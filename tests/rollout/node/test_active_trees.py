@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from banyan.plugins.traits import PolicyTraits
 from services.chassis.process.telemetry import Span
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 
@@ -27,7 +28,7 @@ PATHS = {
 
 
 def tree(state: TreeState = PENDING, number: int = 0, width: int = 1, **grower: Any) -> ActiveTree:
-    spec: Any = SimpleNamespace(tree_id=bytes([number]) * 32, width=width)
+    spec: Any = SimpleNamespace(tree_id=bytes([number]) * 32, traits=PolicyTraits(width=width))
     delivery: Any = None
     active = ActiveTree(
         spec=spec,

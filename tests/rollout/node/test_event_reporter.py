@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from banyan.plugins.traits import PolicyTraits
 from services.rollout.growth.grower import GrowthStep
 from services.rollout.node.active_trees import ActiveTree, TreeState
 from services.rollout.node.config import NodeConfig
@@ -31,9 +32,7 @@ class Blobs:
 
 
 def tree(waits=False, **tree_policy):
-    spec = SimpleNamespace(
-        tree_id=b"t" * 32, tree_policy=SimpleNamespace(**tree_policy), traceparent=""
-    )
+    spec = SimpleNamespace(tree_id=b"t" * 32, traits=PolicyTraits(**tree_policy), traceparent="")
     return ActiveTree(
         spec=spec,  # type: ignore[arg-type]
         grower=SimpleNamespace(waits=waits),  # type: ignore[arg-type]

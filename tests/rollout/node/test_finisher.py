@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from banyan.errors import BanyanError, NotFound, PermanentError, Refused, TemporaryError
+from banyan.plugins.traits import PolicyTraits
 from banyan.segment import Kind, Segment
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus as Broker
@@ -68,7 +69,7 @@ class Bus:
 
 
 def active_tree(tree_id: bytes = b"t" * 32, grower: Any = None) -> ActiveTree:
-    spec: Any = SimpleNamespace(tree_id=tree_id, run_id="r", width=1, traceparent="")
+    spec: Any = SimpleNamespace(tree_id=tree_id, run_id="r", traits=PolicyTraits(), traceparent="")
     tree = ActiveTree(spec=spec, grower=grower, epoch=1, delivery=Delivery(), span=Span())
     tree.enter(TreeState.GROWING)
     return tree

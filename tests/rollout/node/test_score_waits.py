@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from banyan.errors import BanyanError, NotFound, Refused
+from banyan.plugins.traits import PolicyTraits
 from services.rollout.node import score_waits
 from services.rollout.node.active_trees import ActiveTree, TreeState
 from services.rollout.node.score_waits import ScoreWaits
@@ -36,8 +37,9 @@ def waiting(deadline_s: float = 30.0) -> ActiveTree:
         scored=lambda scores: scores,
         unscored=lambda: "none",
     )
-    policy = SimpleNamespace(needs_scores=True)
-    spec: Any = SimpleNamespace(tree_id=b"t", score_deadline_s=deadline_s, tree_policy=policy)
+    spec: Any = SimpleNamespace(
+        tree_id=b"t", score_deadline_s=deadline_s, traits=PolicyTraits(needs_scores=True)
+    )
     nothing: Any = None
     tree = ActiveTree(spec=spec, grower=grower, epoch=1, delivery=nothing, span=nothing)
     tree.enter(TreeState.GROWING)

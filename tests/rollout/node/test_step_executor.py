@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from banyan.plugins.traits import PolicyTraits
 from services.chassis.process.telemetry import Span
 from services.rollout.engines.thread import Refusal
 from services.rollout.growth.grower import GrowthStep
@@ -69,7 +70,7 @@ class Rig:
 
     def tree(self, number: int = 0, **grower: Any) -> ActiveTree:
         tree_id = bytes([number]) * 32
-        spec: Any = SimpleNamespace(tree_id=tree_id, width=1)
+        spec: Any = SimpleNamespace(tree_id=tree_id, traits=PolicyTraits())
         methods = {"waits": False, "in_flight": {}, "key": lambda branch: (tree_id, 1, branch)}
         tree = ActiveTree(
             spec=spec,

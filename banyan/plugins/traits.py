@@ -1,0 +1,88 @@
+"""Traits that plugins declare as attributes of their class; an absent one has its default.
+
+What reads a trait reads it here, so these fields are all that a plugin can declare.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from banyan.facts import INSIDE, STEPS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTraits:
+    """Traits of a tree policy.
+
+    needs_scores: asked again when its marked leaves have their rewards, which the view then holds:
+        the mean of the scorers' values, None if unscorable or late
+    needs_entropy: reads entropies of segments; engines without them are refused
+    needs_room: grows in steps of the growth budget: `start` leaves at once, then as many in all as
+        `room.max_leaves` allows (None before control's first decision), `most` at most. It is asked
+        again with each new budget, and is done only when the budget is final, which it also becomes
+        after too long a silence of control.
+    needs_head: requires a learned head
+    truncates: samples from a truncated distribution, which a recipe must allow
+    gives: the facts of banyan.facts that its trees have, for estimators that need them
+    width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a
+        node claims
+    """
+
+    needs_scores: bool = False
+    needs_entropy: bool = False
+    needs_room: bool = False
+    needs_head: bool = False
+    truncates: bool = False
+    gives: Collection[str] = ()
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorTraits:
+    """Traits of an estimator.
+
+    needs: other facts of a tree that it requires (banyan.facts: STEPS, INSIDE, attribute, part). A
+        recipe is refused if neither the tree policy's `gives` nor the `parts` of a scorer provide
+        them.
+    needs_entropy: reads the entropies of sampled tokens
+    needs_logprobs: reads the behaviour log-probs of sampled tokens
+    by_steps: rewards of places inside a path count if present, so a path with an unscorable place
+        takes no part; implied by a need of STEPS or INSIDE
+    """
+
+    needs: Collection[str] = ()
+    needs_entropy: bool = False
+    needs_logprobs: bool = False
+    by_steps: bool = False
+
+    @property
+    def counts_places(self) -> bool:
+        """True if rewards of places inside a path count."""
+        return self.by_steps or STEPS in self.needs or INSIDE in self.needs
+
+
+def of_policy(policy: object) -> PolicyTraits:
+    """Return the traits of a tree policy."""
+    traits = _read(PolicyTraits, policy)
+    whole = isinstance(traits.width, int) and traits.width >= 1
+    return traits if whole else dataclasses.replace(traits, width=1)
+
+
+def of_estimator(estimator: object) -> EstimatorTraits:
+    """Return the traits of an estimator."""
+    return _read(EstimatorTraits, estimator)
+
+
+def needs(kind: type) -> frozenset[str]:
+    """Return the names of the traits of a kind by which a plugin asks for something."""
+    return frozenset(
+        each.name for each in dataclasses.fields(kind) if each.name.startswith("needs_")
+    )
+
+
+def _read(kind: type[T], plugin: object) -> T:
+    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(plugin, name) for name in names if hasattr(plugin, name)})
