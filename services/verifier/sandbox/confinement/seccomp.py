@@ -60,7 +60,7 @@ def apply(*, network: bool, processes: bool, signals: bool, modes: bool) -> bool
     if kernel.MACHINE not in _ARCHES:
         return False
     signals = signals and processes
-    _install(
+    install(
         program(kernel.MACHINE, network=network, processes=processes, signals=signals, modes=modes)
     )
     return True
@@ -147,7 +147,8 @@ class _Program(ctypes.Structure):
     _fields_ = (("steps", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
-def _install(program: bytes) -> None:
+def install(program: bytes) -> None:
+    """Install a filter irrevocably for this process and its descendants. Raises OSError."""
     filled = _Program(len(program) // 8, program)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.prctl(kernel.PR_SET_SECCOMP, 2, ctypes.byref(filled))

@@ -1,0 +1,1 @@
+"""Jails: foreign programs are run in them, with nothing of ours within their reach."""

@@ -1,0 +1,114 @@
+"""The battery against each back end, as root and as another user, and against no jail at all."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from banyan.errors import InvalidInput
+from services.verifier.jail.battery import battery
+from services.verifier.jail.port import Limits, Outcome, Result, Run
+from services.verifier.jail.select import BACKENDS, choose
+from tests.verifier import jail_process
+
+ROOT = os.geteuid() == 0
+
+
+class NoJail:
+    """A plain child process: everything is open."""
+
+    version = "none"
+
+    async def run(self, run: Run) -> Result:
+        """Run a program as it is, in a folder that all runs share."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", run.program),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        stdout, stderr = await process.communicate(run.stdin)
+        outcome = Outcome.EXITED if process.returncode else Outcome.DONE
+        return Result(outcome, process.returncode or 0, stdout, stderr)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+# Others would change files, processes or the limits of this machine.
+SHOWN = ("reads", "network", "environment", "kernel", "memory", "disk", "files", "finds", "daemon")
+
+
+@pytest.mark.parametrize("attempt", SHOWN)
+async def test_each_attempt_sees_an_open_door(
+    attempt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BANYAN_SECRET_OF_A_TEST", "1")
+    monkeypatch.setattr(battery, "_ATTEMPTS", ("leaves", attempt, "memory"))
+    found = await battery.holes(NoJail())
+    seen = "rows.jsonl was changed" if attempt == "daemon" else f"{attempt}: "
+    assert any(seen in hole for hole in found), found
+
+
+async def test_the_traps_see_what_a_program_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(battery, "_ATTEMPTS", ("network",))
+    monkeypatch.setattr(battery, "_silent", lambda _: [])
+    monkeypatch.setattr(battery, "_JUDGES", {})
+    found = await battery.holes(NoJail())
+    assert {"tcp was reached", "udp was reached", "abstract was reached"} <= set(found)
+
+
+@pytest.mark.parametrize("user", [False, True] if ROOT else [False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_back_end_has_a_hole(backend: str, user: bool) -> None:
+    found = jail_process.holes({"backend": backend, "user": user})
+    assert found["refused"] == "" and found["holes"] == []
+    assert backend in found["version"]
+
+
+async def test_a_proof_is_kept_until_something_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    async def count(_jail: object) -> list[str]:
+        passes.append(1)
+        return []
+
+    monkeypatch.setattr(battery, "holes", count)
+    for _ in range(2):
+        await (await choose(tmp_path)).close()
+    assert len(passes) == 1
+    monkeypatch.setattr("services.verifier.jail.select.platform.uname", lambda: ("other kernel",))
+    await (await choose(tmp_path)).close()
+    assert len(passes) == 2
+    (tmp_path / "jail_proofs.json").write_text("[broken")
+    await (await choose(tmp_path)).close()
+    assert len(passes) == 3
+
+
+async def test_a_back_end_with_a_hole_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one(_jail: object) -> list[str]:
+        return ["reads: read /etc/passwd"]
+
+    monkeypatch.setattr(battery, "holes", one)
+    with pytest.raises(InvalidInput) as refused:
+        await choose(tmp_path)
+    for backend in BACKENDS:
+        assert f"{backend}: the battery found 1 holes: reads: read /etc/passwd" in str(
+            refused.value
+        )
+    assert not (tmp_path / "jail_proofs.json").exists()
+
+
+def test_limits_below_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match="memory_mb must be at least 0, got -1"):
+        Limits(memory_mb=-1)
