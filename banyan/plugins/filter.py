@@ -1,8 +1,10 @@
 """Scorers: the value of a completion of a row's prompt, alone or among those of its group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from banyan.programs.run import Result, Run
 
 Transcript = str
 MOST_REPAIR = 16_384  # characters: enough for a step, not for another answer
@@ -86,6 +88,9 @@ UNCONFINED: Mapping[str, str] = {
     "steps": "methods.filter.steps:Steps",
 }
 UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
+# Scorers of Banyan's own whose pure code runs there, too, and asks for runs of foreign programs,
+# which the verifier's jail runs.
+EXAMINERS: Mapping[str, str] = {"code": "methods.filter.code:Code"}
 
 
 def unconfined(name: str, scorer: object) -> bool:
@@ -101,6 +106,22 @@ class Scorer(Protocol):
 
     def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
         """Return the score of a completion of a row's prompt."""
+        ...
+
+
+class Examiner(Protocol):
+    """Scorer that runs programs of a completion, each in a jail of its own. Pure.
+
+    It alone knows the row; a program gets what its `Run` holds.
+    """
+
+    name: str
+    version: str
+
+    def examine(
+        self, completion: Transcript, row: Row
+    ) -> Generator[Run, Result, Scored | Unscorable]:
+        """Yield runs one after the other, each for its result; return the score."""
         ...
 
 

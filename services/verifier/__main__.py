@@ -10,6 +10,7 @@ from services.chassis.rpc.health import Liveness
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
+from services.verifier.jail.chosen import ChosenJail
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.confinement import kernel
 from services.verifier.sandbox.pool import Pool
@@ -24,7 +25,9 @@ async def run(stop: asyncio.Event) -> None:
     settings = settings_reader.read(Settings)
     # A scorer that runs as the same user must not read this process's memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    scoring = Scoring(Pool(settings.limits, width=settings.children, lanes=settings.scorers))
+    pool = Pool(settings.limits, width=settings.children, lanes=settings.scorers)
+    jail = ChosenJail(settings.state, sandbox=settings.sandbox, width=settings.programs)
+    scoring = Scoring(pool, jail, settings.programs)
     bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
     channel = rpc.channel(settings.store, secret=settings.secret)
     liveness = Liveness()

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.errors import InvalidInput
-from banyan.plugins.filter import UNCONFINED, UNCONFINED_GROUPS
+from banyan.plugins.filter import EXAMINERS, UNCONFINED, UNCONFINED_GROUPS
 from services.chassis.process import settings as settings_reader
+from services.verifier.jail.chosen import ChosenJail
 from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
 from services.verifier.settings import Settings
@@ -13,11 +14,29 @@ from services.verifier.settings import Settings
 
 def check_confinement(names: Iterable[str]) -> None:
     """Raise InvalidInput if a scorer needs a sandbox that this machine does not have."""
-    confined = [name for name in names if name not in UNCONFINED and name not in UNCONFINED_GROUPS]
+    own = {*UNCONFINED, *UNCONFINED_GROUPS, *EXAMINERS}
+    confined = [name for name in names if name not in own]
     if not confined or settings_reader.read(Settings).allow_unconfined_scorers:
         return
     if missing := trial.missing():
         raise InvalidInput(f"scorer {confined[0]!r}: {trial.refusal(missing)}")
+
+
+async def check_jail(names: Iterable[str]) -> None:
+    """Raise InvalidInput if a scorer runs programs and no back end of the jail is sound here."""
+    if any(name in EXAMINERS for name in names):
+        await describe_jail()
+
+
+async def describe_jail() -> str:
+    """Return the jail's back end and rules. Raise InvalidInput if none is sound."""
+    settings = settings_reader.read(Settings)
+    jail = ChosenJail(settings.state, sandbox=settings.sandbox)
+    try:
+        await jail.choose()
+        return jail.version
+    finally:
+        await jail.close()
 
 
 async def probe(

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
-from banyan.plugins.filter import UNCONFINED, UNCONFINED_GROUPS
+from banyan.plugins.filter import EXAMINERS, UNCONFINED, UNCONFINED_GROUPS, Examiner
 from banyan.v1 import tree_pb2
 from services.chassis.process import telemetry
+from services.verifier.jail.port import Jail
+from services.verifier.sandbox.fair_slots import FairSlots
 from services.verifier.sandbox.outcomes import REASON_CHARACTERS, plain, sound
 from services.verifier.sandbox.pool import Pool, Verdict
 from services.verifier.sandbox.worker import ScorerSpec
@@ -21,10 +23,16 @@ _SHORT_TEXT = 65_536  # characters scored on the event loop: about a millisecond
 
 
 class Scoring:
-    """Scores completions. A fault of a scorer or a completion is a verdict, never an exception."""
+    """Scores completions. A fault of a scorer or a completion is a verdict, never an exception.
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    pool: children that score.
+    jail: runs the programs of completions; without one such scorers are refused.
+    programs: programs that run at once, shared fairly among runs.
+    """
+
+    def __init__(self, pool: Pool, jail: Jail | None = None, programs: int = 2) -> None:
+        self._pool, self._jail = pool, jail
+        self._programs = FairSlots(programs)
         self._scorers: dict[bytes, Any] = {}
 
     async def score(
@@ -50,11 +58,31 @@ class Scoring:
             raise InvalidInput(
                 f"scorer {spec.name!r} scores whole groups; it cannot score a single completion"
             )
+        if spec.name in EXAMINERS:
+            return await self._examine(spec, completion, row, run_id)
         if spec.name not in UNCONFINED:
             return await self._pool.score(spec, completion, row, run_id=run_id)
         scorer: Scorer = self._own_scorer(spec)
         outcome = await _call(len(completion), lambda: scorer.score(completion, row))
         return Verdict(scorer.version, sound(outcome, spec.name))
+
+    async def _examine(
+        self, spec: ScorerSpec, completion: str, row: Mapping[str, Any], run_id: str
+    ) -> Verdict:
+        """Return the verdict of a scorer that runs programs."""
+        if self._jail is None:
+            raise InvalidInput(f"scorer {spec.name!r} runs programs, and there is no jail here")
+        examiner: Examiner = self._own_scorer(spec)
+        examination = examiner.examine(completion, row)
+        result = None
+        while True:
+            try:
+                run = examination.send(result)  # type: ignore[arg-type]  # None begins it
+            except StopIteration as end:
+                version = f"{examiner.version} in {self._jail.version}"
+                return Verdict(version, sound(end.value, spec.name))
+            async with self._programs.slot(run_id):
+                result = await self._jail.run(run)
 
     async def score_group(
         self,
@@ -95,7 +123,7 @@ class Scoring:
         """
         if spec.key not in self._scorers:
             scorer = registry.build("filter", spec.name, spec.settings)
-            listed = {**UNCONFINED, **UNCONFINED_GROUPS}[spec.name]
+            listed = {**UNCONFINED, **UNCONFINED_GROUPS, **EXAMINERS}[spec.name]
             if type(scorer) is not registry.find("filter", listed):
                 raise InvalidInput(
                     f"scorer {spec.name!r} is {type(scorer).__module__}, not Banyan's own;"
@@ -109,6 +137,8 @@ class Scoring:
     async def close(self) -> None:
         """End all children."""
         await self._pool.close()
+        if self._jail is not None:
+            await self._jail.close()
 
 
 def exception_verdict(error: InvalidInput) -> Verdict:

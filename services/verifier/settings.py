@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from services.chassis.process.settings import Settings as Shared
+from services.verifier.jail.chosen import REQUIRED
 from services.verifier.sandbox.limits import Limits
 
 
@@ -28,6 +29,11 @@ class Settings(Shared):
     """Child processes per scorer."""
     scorers: int = 8
     """Scorers that keep warm children at once; the least recently used is evicted."""
+    sandbox: str = REQUIRED
+    """Back end of the jail in which programs of completions run: `required` for the strongest that
+    the machine allows, `namespaces` or `process`. None runs without one."""
+    programs: int = 2
+    """Programs of completions that run at once."""
     sandbox_network: bool = False
     """Let user functions use the network, for a judge behind an address. No other scorer may."""
     sandbox_read: str = ""

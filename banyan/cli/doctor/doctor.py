@@ -1,5 +1,6 @@
 """`banyan doctor`: check this machine; `banyan doctor RUN`: diagnose a run by its metrics."""
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -32,9 +33,9 @@ def doctor(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Check python, torch, the model, ports, the sandbox, disk and nats: exit status 1 if anything
-    is wrong. With RUN: show the run's symptoms in its metrics, the part of the recipe at fault, and
-    settings to change; exit status 0."""
+    """Check python, torch, the model, ports, the sandbox, the jail, disk and nats: exit status 1 if
+    anything is wrong. With RUN: show the run's symptoms in its metrics, the part of the recipe at
+    fault, and settings to change; exit status 0."""
     if run_id:
         run_report.examine(run_id, state, as_json)
         return
@@ -53,6 +54,7 @@ def _checks(model: str, state: Path) -> Iterator[Check]:
         ("nats", _nats),
         ("ports", _ports),
         ("sandbox", _sandbox),
+        ("jail", _jail),
         ("disk", lambda: _disk(state)),
         ("cores", lambda: f"{len(os.sched_getaffinity(0))} cores"),
     )
@@ -122,6 +124,12 @@ def _sandbox() -> str:
     from services.verifier.sandbox.confinement.trial import summary
 
     return summary()
+
+
+def _jail() -> str:
+    from services.verifier.probe import describe_jail
+
+    return f"{asyncio.run(describe_jail())}; no attempt of the battery got out"
 
 
 def _disk(state: Path) -> str:

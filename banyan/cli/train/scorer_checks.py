@@ -13,11 +13,12 @@ def check(recipe: Recipe, folders: Sequence[Path]) -> None:
 
     Raises InvalidInput, also if this machine cannot confine a scorer and the recipe forbids that.
     """
-    from services.verifier.probe import check_confinement, probe
+    from services.verifier.probe import check_confinement, check_jail, probe
 
     named = list(recipe.filter) or [Filter(name=name) for name in recipe.scorers]
     if not recipe.allow_unconfined_scorers:
         check_confinement(scorer.name for scorer in (*named, *recipe.eval.filter))
+    asyncio.run(check_jail(scorer.name for scorer in (*named, *recipe.eval.filter)))
     own = [scorer for scorer in (*named, *recipe.eval.filter) if ":" in scorer.name]
     if not own:
         return

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from services.verifier.jail.port import Outcome, Result, Run
+from banyan.programs.run import Outcome, Result, Run
 from services.verifier.jail.zygote import Zygote, ZygoteLost
 
 log = logging.getLogger(__name__)

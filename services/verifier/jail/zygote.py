@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from banyan.errors import TemporaryError
+from banyan.programs.run import Outcome, Result, Run
 from banyan.reasons import Reason
 from services.verifier.jail import interpreter
 from services.verifier.jail.inside.program import HEADER, MEMORY_STATUS
 from services.verifier.jail.output import Output
-from services.verifier.jail.port import Outcome, Result, Run
 from services.verifier.sandbox.confinement import folders
 
 _START_S = 20.0

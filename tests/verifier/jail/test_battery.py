@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.programs.run import Limits, Outcome, Result, Run
 from services.verifier.jail.battery import battery
-from services.verifier.jail.port import Limits, Outcome, Result, Run
 from services.verifier.jail.select import BACKENDS, choose
 from tests.verifier import jail_process
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from banyan.programs.run import Limits
 from services.verifier.jail.inside import cgroups
-from services.verifier.jail.port import Limits
 from services.verifier.jail.select import BACKENDS
 
 REPOSITORY = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[3]
 PARENT = """
 import asyncio, sys
 from services.verifier.jail.pool import ZygotePool
-from services.verifier.jail.port import Limits, Run
+from banyan.programs.run import Limits, Run
 
 async def main():
     jail = ZygotePool(sys.argv[1], width=1)

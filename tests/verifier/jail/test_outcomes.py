@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from banyan.programs.run import Limits, Outcome, Result, Run
 from services.verifier.jail.pool import ZygotePool
-from services.verifier.jail.port import Limits, Outcome, Result, Run
 from services.verifier.jail.select import BACKENDS
 
 LIMITS = Limits(wall_s=5.0, cpu_s=0.5, memory_mb=64, disk_mb=2, files=16, output_bytes=1000)

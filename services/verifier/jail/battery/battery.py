@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from banyan.programs.run import THREADS, Limits, Outcome, Result, Run
 from services.verifier.jail.battery import exhaust, reach
 from services.verifier.jail.battery.traps import Traps
-from services.verifier.jail.port import THREADS, Jail, Limits, Outcome, Result, Run
+from services.verifier.jail.port import Jail
 
 _LIMITS = Limits(wall_s=2.0, cpu_s=1.0, memory_mb=48, disk_mb=4, files=32, processes=0)
 _WITH_PROCESSES = replace(_LIMITS, processes=4)

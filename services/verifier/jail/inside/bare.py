@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from banyan.programs.run import THREADS, Limits
 from services.verifier.jail import allow_list
 from services.verifier.jail.inside import child, usage
 from services.verifier.jail.inside.supervise import Ended, supervise
-from services.verifier.jail.port import THREADS, Limits
 from services.verifier.sandbox.confinement import (
     folders,
     isolation,

@@ -11,9 +11,9 @@ import os
 import socket
 from typing import Any
 
+from banyan.programs.run import Limits
 from services.verifier.jail.inside import bare, guard, namespaces, preload
 from services.verifier.jail.inside.supervise import Ended
-from services.verifier.jail.port import Limits
 from services.verifier.sandbox.confinement import kernel
 
 _STREAMS = 3

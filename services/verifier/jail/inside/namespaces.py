@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from banyan.programs.run import THREADS, Limits, Outcome
 from services.verifier.jail.inside import bare, cgroups, child, root_folder
 from services.verifier.jail.inside.supervise import Ended, supervise
-from services.verifier.jail.port import THREADS, Limits, Outcome
 from services.verifier.sandbox.confinement import isolation, kernel
 
 _OF_RUN = (
@@ -48,7 +48,7 @@ class Cell:
         if os.geteuid() == 0:
             self._groups = cgroups.make()
         counted = self._groups.rules if self._groups else "sums watched"
-        self.rules = f"namespaces, seccomp, {counted}"
+        self.rules = f"seccomp, {counted}"
 
     def run(self, limits: Limits, streams: Sequence[int], channel: socket.socket) -> Ended:
         """Run a program in namespaces of its own. Raises OSError if it cannot be confined."""

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from banyan.programs.run import Limits, Outcome
 from services.verifier.jail.inside import guard, usage
-from services.verifier.jail.port import Limits, Outcome
 from services.verifier.sandbox.confinement import processes
 
 _LOOK_S = 0.02
