@@ -8,6 +8,7 @@ from banyan.runtime import torch_environment
 
 NAMES = (
     "ingest",
+    "jail",
     "step",
     "overhead",
     "turns",
