@@ -54,6 +54,9 @@ class Reason(StrEnum):
     LOGPROB_ABOVE_0 = "LOGPROB_ABOVE_0"  # no log-prob
     SAMPLING_NOT_ASKED = "SAMPLING_NOT_ASKED"  # sampled otherwise than the spec says
     PROMPT_NOT_OURS = "PROMPT_NOT_OURS"  # not the prompt that was opened
+    ANSWER_NOT_THEIRS = "ANSWER_NOT_THEIRS"  # only its environment may answer an action
+    ANSWER_MISPLACED = "ANSWER_MISPLACED"  # an answer that stands behind no action
+    RECEIPT_FALSE = "RECEIPT_FALSE"  # no verifier gave this answer to this action
     POLICY_UNKNOWN = "POLICY_UNKNOWN"  # a policy that was not published
     SPEC_UNUSABLE = "SPEC_UNUSABLE"  # the spec cannot be read
     DEADLINE = "DEADLINE"  # no score in time

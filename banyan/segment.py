@@ -1,7 +1,8 @@
 """Segments: runs of tokens that continue a parent, produced by one producer in one go.
 
-The segment is the unit of storage. Its id is BLAKE2b-256 over encoding v1, so a tree is a Merkle
-tree. The encoding is frozen: the golden vectors in docs/segment-encoding.md must never change.
+The segment is the unit of storage. Its id is BLAKE2b-256 over encoding v1, or v2 if an environment
+answered with it, so a tree is a Merkle tree. Both are frozen: the golden vectors in
+docs/segment-encoding.md must never change.
 """
 
 import enum
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from banyan.digest import blake, packed
+from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput
 from banyan.policy import PolicyVersion
 from banyan.signals import EMPTY_SIGNALS, Signals, halves
 
 ENCODING_VERSION = 1
+RECEIPT_VERSION = 2  # of segments with a receipt
 MOST_BIASED = 1024  # tokens
 MOST_BIAS = 100.0  # nats: e^-100 is practically 0
 IntTokens = npt.NDArray[np.int32]
@@ -151,6 +154,8 @@ class Segment:
         (empty for PROMPT and TOOL)
     sampled_logprobs_T: log-probs of the distribution drawn from, only where it differs (else empty)
     policy: digest of the weights that sampled it
+    receipt: of a TOOL segment, its environment's answer with the proof of it; the digest of the
+        observation is part of the identity, the proof is not
     cached_tokens: tokens of the prefix that the engine did not prefill again
     entropies_T: nats, of the untempered distribution, in half floats, or empty
     signals: other signals that a plan requested
@@ -168,6 +173,7 @@ class Segment:
     policy: bytes = b""
     sampling: Sampling = Sampling()
     finish: Finish = Finish.BOUNDARY
+    receipt: Receipt | None = None
     # -- not hashed --
     policy_epoch: int = 0
     policy_step: int = 0
@@ -202,6 +208,8 @@ class Segment:
                     f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one "
                     "per token"
                 )
+        if self.receipt is not None and (self.kind is not Kind.TOOL or self.policy):
+            raise InvalidInput("only a TOOL segment, which no policy samples, has a receipt")
         if self.kind is Kind.POLICY and len(self.logprobs_T) != len(self.tokens_T):
             raise InvalidInput("a POLICY segment needs a behaviour log-prob for each of its tokens")
 
@@ -214,14 +222,17 @@ class Segment:
         return PolicyVersion(self.policy_epoch, self.policy_step, self.policy)
 
     def encode(self) -> bytes:
-        """Return encoding v1.
+        """Return encoding v1, or v2, which has the digest of the observation behind it.
 
         Its fields are version, tree, parent, fork, ordinal, kind, origin, tokens, log-probs,
         policy, sampling and finish.
         """
+        version, tail = ENCODING_VERSION, b""
+        if self.receipt is not None:
+            version, tail = RECEIPT_VERSION, packed(self.receipt.observation.digest)
         return b"".join(
             (
-                struct.pack("<B", ENCODING_VERSION),
+                struct.pack("<B", version),
                 packed(self.tree_id),
                 packed(self.parent),
                 struct.pack("<IIBB", self.fork, self.ordinal, self.kind, self.origin),
@@ -231,6 +242,7 @@ class Segment:
                 packed(self.policy),
                 packed(self.sampling.encode()),
                 struct.pack("<B", self.finish),
+                tail,
             )
         )
 

@@ -119,6 +119,86 @@ SEGMENT_FINISH_ABORTED: SegmentFinish.ValueType  # 6
 """The engine stopped it: a new policy, a drain."""
 Global___SegmentFinish: _TypeAlias = SegmentFinish  # noqa: Y015
 
+class _ToolOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_OUTCOME_UNSPECIFIED: _ToolOutcome.ValueType  # 0
+    """Never sent."""
+    TOOL_OUTCOME_OK: _ToolOutcome.ValueType  # 1
+    """The tool answered."""
+    TOOL_OUTCOME_MALFORMED: _ToolOutcome.ValueType  # 2
+    """No call can be read in the action."""
+    TOOL_OUTCOME_FAILED: _ToolOutcome.ValueType  # 3
+    """The tool raised an error."""
+    TOOL_OUTCOME_CPU: _ToolOutcome.ValueType  # 4
+    """It used up its processor time."""
+    TOOL_OUTCOME_MEMORY: _ToolOutcome.ValueType  # 5
+    """It used up its memory."""
+    TOOL_OUTCOME_OUTPUT: _ToolOutcome.ValueType  # 6
+    """It wrote more than it may."""
+    TOOL_OUTCOME_PROCESSES: _ToolOutcome.ValueType  # 7
+    """It started too many processes."""
+    TOOL_OUTCOME_WAITED: _ToolOutcome.ValueType  # 8
+    """It slept through its time."""
+    TOOL_OUTCOME_CRASHED: _ToolOutcome.ValueType  # 9
+    """It killed its runner twice."""
+
+class ToolOutcome(_ToolOutcome, metaclass=_ToolOutcomeEnumTypeWrapper):
+    """How an environment's step ended; all of it is the action's own doing."""
+
+TOOL_OUTCOME_UNSPECIFIED: ToolOutcome.ValueType  # 0
+"""Never sent."""
+TOOL_OUTCOME_OK: ToolOutcome.ValueType  # 1
+"""The tool answered."""
+TOOL_OUTCOME_MALFORMED: ToolOutcome.ValueType  # 2
+"""No call can be read in the action."""
+TOOL_OUTCOME_FAILED: ToolOutcome.ValueType  # 3
+"""The tool raised an error."""
+TOOL_OUTCOME_CPU: ToolOutcome.ValueType  # 4
+"""It used up its processor time."""
+TOOL_OUTCOME_MEMORY: ToolOutcome.ValueType  # 5
+"""It used up its memory."""
+TOOL_OUTCOME_OUTPUT: ToolOutcome.ValueType  # 6
+"""It wrote more than it may."""
+TOOL_OUTCOME_PROCESSES: ToolOutcome.ValueType  # 7
+"""It started too many processes."""
+TOOL_OUTCOME_WAITED: ToolOutcome.ValueType  # 8
+"""It slept through its time."""
+TOOL_OUTCOME_CRASHED: ToolOutcome.ValueType  # 9
+"""It killed its runner twice."""
+Global___ToolOutcome: _TypeAlias = ToolOutcome  # noqa: Y015
+
+class _ToolEffect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolEffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolEffect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_EFFECT_UNSPECIFIED: _ToolEffect.ValueType  # 0
+    """Never sent."""
+    TOOL_EFFECT_NONE: _ToolEffect.ValueType  # 1
+    """Nothing."""
+    TOOL_EFFECT_STATE: _ToolEffect.ValueType  # 2
+    """The environment's own state."""
+    TOOL_EFFECT_EXTERNAL: _ToolEffect.ValueType  # 3
+    """Something outside."""
+
+class ToolEffect(_ToolEffect, metaclass=_ToolEffectEnumTypeWrapper):
+    """What a step of an environment changes."""
+
+TOOL_EFFECT_UNSPECIFIED: ToolEffect.ValueType  # 0
+"""Never sent."""
+TOOL_EFFECT_NONE: ToolEffect.ValueType  # 1
+"""Nothing."""
+TOOL_EFFECT_STATE: ToolEffect.ValueType  # 2
+"""The environment's own state."""
+TOOL_EFFECT_EXTERNAL: ToolEffect.ValueType  # 3
+"""Something outside."""
+Global___ToolEffect: _TypeAlias = ToolEffect  # noqa: Y015
+
 class _ScoreState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -335,6 +415,7 @@ class Segment(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     ENTROPIES_FIELD_NUMBER: _builtins.int
     SIGNALS_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
     id: _builtins.bytes
     """BLAKE2b-256 of encoding v1."""
     tree_id: _builtins.bytes
@@ -377,6 +458,12 @@ class Segment(_message.Message):
     def signals(self) -> Global___TokenSignals:
         """Further signals that a plan requested; absent without any."""
 
+    @_builtins.property
+    def receipt(self) -> Global___Receipt:
+        """Of a TOOL segment, its environment's answer. The digest of the observation is hashed (encoding
+        v2), the proof is not.
+        """
+
     def __init__(
         self,
         *,
@@ -398,14 +485,113 @@ class Segment(_message.Message):
         cached_tokens: _builtins.int = ...,
         entropies: _builtins.bytes = ...,
         signals: Global___TokenSignals | None = ...,
+        receipt: Global___Receipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sampling", b"sampling", "signals", b"signals"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "receipt", b"receipt", "sampling", b"sampling", "signals", b"signals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "entropies", b"entropies", "finish", b"finish", "fork", b"fork", "id", b"id", "kind", b"kind", "logprobs", b"logprobs", "ordinal", b"ordinal", "origin", b"origin", "parent", b"parent", "policy", b"policy", "producer", b"producer", "sampled_logprobs", b"sampled_logprobs", "sampling", b"sampling", "signals", b"signals", "text", b"text", "tokens", b"tokens", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "entropies", b"entropies", "finish", b"finish", "fork", b"fork", "id", b"id", "kind", b"kind", "logprobs", b"logprobs", "ordinal", b"ordinal", "origin", b"origin", "parent", b"parent", "policy", b"policy", "producer", b"producer", "receipt", b"receipt", "sampled_logprobs", b"sampled_logprobs", "sampling", b"sampling", "signals", b"signals", "text", b"text", "tokens", b"tokens", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
+class Observation(_message.Message):
+    """An environment's answer to an action, without its text, which is the segment's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    SHOWN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    ANCHOR_FIELD_NUMBER: _builtins.int
+    STATE_BEFORE_FIELD_NUMBER: _builtins.int
+    STATE_AFTER_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    environment: _builtins.str
+    """Name of the environment."""
+    version: _builtins.str
+    """Its version."""
+    settings: _builtins.bytes
+    """BLAKE2b-256 of its settings as canonical JSON."""
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    answer: _builtins.bytes
+    """BLAKE2b-256 of the whole answer."""
+    shown: _builtins.bytes
+    """BLAKE2b-256 of the text that the path has."""
+    outcome: Global___ToolOutcome.ValueType
+    """End of the step."""
+    reward: _builtins.float
+    """Reward of the step; finite."""
+    done: _builtins.bool
+    """True if the episode is over."""
+    anchor: _builtins.bytes
+    """Name of the state, for estimators of steps; may be empty."""
+    state_before: _builtins.bytes
+    """Digest of the state that the action found."""
+    state_after: _builtins.bytes
+    """Digest of the state that it left."""
+    effect: Global___ToolEffect.ValueType
+    """What the step changed."""
+    def __init__(
+        self,
+        *,
+        environment: _builtins.str = ...,
+        version: _builtins.str = ...,
+        settings: _builtins.bytes = ...,
+        action: _builtins.bytes = ...,
+        answer: _builtins.bytes = ...,
+        shown: _builtins.bytes = ...,
+        outcome: Global___ToolOutcome.ValueType = ...,
+        reward: _builtins.float = ...,
+        done: _builtins.bool = ...,
+        anchor: _builtins.bytes = ...,
+        state_before: _builtins.bytes = ...,
+        state_after: _builtins.bytes = ...,
+        effect: Global___ToolEffect.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "anchor", b"anchor", "answer", b"answer", "done", b"done", "effect", b"effect", "environment", b"environment", "outcome", b"outcome", "reward", b"reward", "settings", b"settings", "shown", b"shown", "state_after", b"state_after", "state_before", b"state_before", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Observation: _TypeAlias = Observation  # noqa: Y015
+
+@_typing.final
+class Receipt(_message.Message):
+    """An observation with the proof that it came from a verifier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBSERVATION_FIELD_NUMBER: _builtins.int
+    MAC_FIELD_NUMBER: _builtins.int
+    mac: _builtins.bytes
+    """Keyed BLAKE2b-256 of run, tree, action and observation; nodes that joined lack the key."""
+    @_builtins.property
+    def observation(self) -> Global___Observation:
+        """Content."""
+
+    def __init__(
+        self,
+        *,
+        observation: Global___Observation | None = ...,
+        mac: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mac", b"mac", "observation", b"observation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 
 @_typing.final
 class TokenSignals(_message.Message):

@@ -15,6 +15,7 @@ from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.signals import EMPTY_SIGNALS, Signals
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
+from banyan.wire import receipts
 
 
 def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
@@ -102,6 +103,7 @@ def segment_to_wire(segment: Segment) -> tree_pb2.Segment:
         cached_tokens=segment.cached_tokens,
         entropies=segment.entropies_T.astype("<f2").tobytes(),
         signals=signals_to_wire(segment.signals),
+        receipt=receipts.to_wire(segment.receipt) if segment.receipt else None,
     )
 
 
@@ -134,6 +136,7 @@ def segment_from_wire(message: tree_pb2.Segment) -> Segment:
         policy=message.policy.digest,
         sampling=sampling_from_wire(message.sampling),
         finish=finish,
+        receipt=receipts.from_wire(message.receipt) if message.HasField("receipt") else None,
         policy_epoch=message.policy.learner_epoch,
         policy_step=message.policy.step,
         producer=message.producer,

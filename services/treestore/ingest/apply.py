@@ -139,6 +139,7 @@ def _add_segment(work: UnitOfWork, event: GrownSegment) -> list[Event]:
         ordinal=segment.ordinal,
         length=len(segment),
         kind=int(segment.kind),
+        finish=int(segment.finish),
         prefix_sampled=above.answer_tokens(segment.fork) if above else 0,
     )
     work.add_header(header)

@@ -24,6 +24,7 @@ from services.treestore.events.events import (
     TreeGrown,
     TreeOpened,
 )
+from services.treestore.unit_of_work import receipts
 from services.treestore.unit_of_work.parked_events import run_key, segment_key, tree_key
 from services.treestore.unit_of_work.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
 from services.treestore.unit_of_work.segment_bounds import Limits, broken_rule
@@ -177,13 +178,14 @@ def _judge_segment(work: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruli
     )
     if stopped:
         return stopped
+    above = work.headers.get(segment.parent)
     broken = broken_rule(
         work.limits.get(tree.run_id, Limits()),
         work.spec_bounds.get(tree.tree_id),
         segment,
-        above=work.headers.get(segment.parent),
+        above=above,
         prompt_tokens=tree.prompt_tokens,
-    )
+    ) or receipts.broken_rule(work.settings.receipt_key, tree.run_id, segment, above=above)
     if broken:
         return refuse(broken)
     winner = work.places.get((tree.tree_id, segment.parent, segment.fork, segment.ordinal))

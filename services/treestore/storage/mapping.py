@@ -152,6 +152,7 @@ SEGMENT = MessageMapping(
         _plain("cached_tokens"),
         _plain("entropies"),
         _encoded("signals", tree_pb2.TokenSignals, absent=b""),
+        _encoded("receipt", tree_pb2.Receipt, absent=None),
     ),
     # length: tokens; prefix_sampled: tokens of the answer on the path before the segment.
     filled_by_store=frozenset({"n", "length", "prefix_sampled", "claim_epoch", "stored_ms"}),

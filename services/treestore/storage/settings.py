@@ -1,7 +1,9 @@
 """Settings of the treestore."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from banyan.environments import receipts
 from services.chassis.process.settings import Settings as Shared
 
 
@@ -53,6 +55,11 @@ class Settings(Shared):
     def redelivery_ms(self) -> int:
         """Time after which the broker delivers the assignment of a silent node again."""
         return self.claim_ms // 2
+
+    @cached_property
+    def receipt_key(self) -> bytes:
+        """Key of the receipts of environments' answers."""
+        return receipts.key_of(self.secret)
 
     @property
     def database_url(self) -> str:

@@ -93,6 +93,7 @@ class SegmentHeader:
     ordinal: position among its siblings
     length: tokens
     kind: number of the `Kind`
+    finish: number of the `Finish`
     prefix_sampled: tokens of the answer on the path before it
     """
 
@@ -103,6 +104,7 @@ class SegmentHeader:
     ordinal: int
     length: int
     kind: int
+    finish: int
     prefix_sampled: int
 
     def answer_tokens(self, end: int) -> int:

@@ -29,6 +29,7 @@ SEGMENT = tree_pb2.Segment(
     cached_tokens=5,
     entropies=b"ef",
     signals=tree_pb2.TokenSignals(top=1, head=b"gh"),
+    receipt=tree_pb2.Receipt(observation=tree_pb2.Observation(environment="e"), mac=b"m"),
 )
 SCORED = events_pb2.LeafScored(
     run_id="run-1",

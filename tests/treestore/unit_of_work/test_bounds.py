@@ -1,6 +1,7 @@
 """Segments are checked against the model, the spec and the published policies (ADR 051)."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan.digest import blake
+from banyan.environments import receipts
+from banyan.environments.receipts import Receipt
 from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
@@ -17,6 +20,7 @@ from services.treestore.storage import schema
 from services.treestore.training import policies
 from services.treestore.unit_of_work import segment_bounds
 from services.treestore.unit_of_work.segment_bounds import Limits
+from tests.banyan.environments.test_observation import SEEN
 from tests.treestore.forge import POLICY, World
 
 _SEED, _PROMPT = 7, np.arange(3, dtype=np.int32)
@@ -135,10 +139,27 @@ def test_forced_and_tool_segments_need_neither_policy_nor_sampling(bounded: Worl
     root = bounded.forge.root(spec)
     nothing = {"policy": b"", "policy_epoch": 0, "sampling": Sampling()}
     forced = _child(bounded, root, 0, kind=Kind.FORCED, origin=Origin.TEACHER, **nothing)
-    tool = _child(bounded, root, 1, kind=Kind.TOOL, logprobs_T=[], **nothing)
+    action = _child(bounded, root, 1, finish=Finish.TOOL_CALL)
+    tool = _answer(bounded, action, **nothing)
     greedy = _child(bounded, root, 2, sampling=Sampling(0.0, 1.0, 1, 8, ("###",), _SEED))
-    bounded.ingest(bounded.forge.segments(root, forced, tool, greedy))
-    assert len(bounded.rows(schema.segments)) == 4 and not bounded.rows(schema.refused)
+    bounded.ingest(bounded.forge.segments(root, forced, action, tool, greedy))
+    assert len(bounded.rows(schema.segments)) == 5 and not bounded.rows(schema.refused)
+
+
+def _answer(world: World, action: Segment, **fields: Any) -> Segment:
+    """Return an answer to an action, with its receipt."""
+    seen = replace(SEEN, action=action.id, shown=blake(b"408"))
+    mac = receipts.mac(world.settings.receipt_key, world.forge.run_id, action.tree_id, seen)
+    return _child(
+        world,
+        action,
+        fork=len(action),
+        kind=Kind.TOOL,
+        logprobs_T=[],
+        text="408",
+        receipt=Receipt(seen, mac),
+        **fields,
+    )
 
 
 def test_a_path_holds_what_its_model_takes(bounded: World) -> None:

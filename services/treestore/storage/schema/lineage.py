@@ -150,6 +150,7 @@ segments = Table(
     int_("cached_tokens"),
     bytes_("entropies"),
     bytes_("signals"),  # TokenSignals
+    Column("receipt", Bytes),  # Receipt of a TOOL segment
     int_("claim_epoch"),
     int_("stored_ms"),
     UniqueConstraint("tree_id", "parent", "fork", "ordinal"),

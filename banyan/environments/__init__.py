@@ -1,0 +1,1 @@
+"""Environments: their answers to actions, and the proof that an answer is theirs."""
