@@ -76,7 +76,8 @@ def _observe_sampling(metrics: Mapping[str, float]) -> None:
         telemetry.observe("banyan.step.zero_variance_share", metrics["zero_variance_share"])
     if "distinct_answers" in metrics:
         telemetry.observe("banyan.step.distinct_answers", metrics["distinct_answers"])
-    telemetry.observe("banyan.step.replay_share", metrics["replay_share"])
+    if "replay_share" in metrics:
+        telemetry.observe("banyan.step.replay_share", metrics["replay_share"])
     for name, share in metrics.items():
         if name.startswith("staleness_") and name not in _NO_BIN:
             bin_name = name.removeprefix("staleness_")

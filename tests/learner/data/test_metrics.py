@@ -194,7 +194,7 @@ def test_replay_counts_trained_path_tokens_of_trees_that_teach() -> None:
 
 
 def test_nothing_says_nothing() -> None:
-    assert metrics.of_batch([], age) == {}
+    assert metrics.of_batch([], age) == {"replay_share": 0.0}
 
 
 def _seconds(call: Callable[[], object]) -> float:
