@@ -15,10 +15,13 @@ from banyan.runtime.launch import OUR_PACKAGES, take_names
 # Before a user's folder is searched, where a package of the same name may lie.
 take_names()
 
-AXES = ("generate", "filter", "control", "rooms", "replay", "optimise", "loggers")
+AXES = (
+    *("generate", "environment", "filter", "control", "rooms", "replay", "optimise", "loggers"),
+)
 # What a plugin may declare. Another name would go unread, and what it asks for would be missing.
 NEEDS: Mapping[str, frozenset[str]] = {
     "generate": traits.needs(PolicyTraits),
+    "environment": frozenset(),
     "control": frozenset(),
     "optimise": traits.needs(EstimatorTraits),
 }
@@ -120,6 +123,11 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
 def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:
     """Return the tree policy with its settings. Raises InvalidInput for any other object."""
     return _of_kind("generate", name, settings, "tree policy", "plan(view, room, rng)")
+
+
+def environment(name: str, settings: Mapping[str, Any]) -> Any:
+    """Return the environment with its settings. Raises InvalidInput for any other object."""
+    return _of_kind("environment", name, settings, "environment", "step(state, action)")
 
 
 def curriculum(name: str, settings: Mapping[str, Any]) -> Any:

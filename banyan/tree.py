@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.errors import InvalidInput
-from banyan.segment import Floats, IntTokens, Segment
+from banyan.segment import Floats, IntTokens, Kind, Segment
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,6 +19,10 @@ class Leaf:
 
     segment: bytes
     end: int
+
+
+GIVEN = (Kind.PROMPT, Kind.TOOL)
+"""Kinds of segments that a path is given; all others are its answer."""
 
 
 class Tree:
@@ -34,6 +38,7 @@ class Tree:
         self.root: Segment | None = None
         self._at: dict[tuple[bytes, int, int], Segment] = {}
         self._before: dict[bytes, int] = {}  # tokens on the path before a segment
+        self._given: dict[bytes, int] = {}  # those of them that are prompt or answers
         for segment in segments:
             self.add(segment)
 
@@ -52,9 +57,11 @@ class Tree:
             self.root = segment
         self.segments[segment.id] = segment
         self._at[segment.parent, segment.fork, segment.ordinal] = segment
-        self._before[segment.id] = (
-            self.prefix_length(segment.parent, segment.fork) if segment.parent else 0
-        )
+        before, given = 0, 0
+        if segment.parent:
+            before = self.prefix_length(segment.parent, segment.fork)
+            given = before - self.answer_length(segment.parent, segment.fork)
+        self._before[segment.id], self._given[segment.id] = before, given
         insort(
             self.children.setdefault(segment.parent, []), segment, key=lambda s: (s.fork, s.ordinal)
         )
@@ -112,6 +119,22 @@ class Tree:
     def prefix_length(self, segment_id: bytes, end: int) -> int:
         """Return the number of tokens from the root to (segment, end)."""
         return self._before[segment_id] + end
+
+    def answer_length(self, segment_id: bytes, end: int) -> int:
+        """Return the number of tokens from the root to (segment, end) that are neither of the
+        prompt nor of an environment.
+        """
+        own = 0 if self.segments[segment_id].kind in GIVEN else end
+        return self._before[segment_id] - self._given[segment_id] + own
+
+    def context_length(self, segment_id: bytes, end: int) -> int:
+        """Return the number of tokens from the root to the end of the prompt, or of the last
+        answer of an environment, on the path to (segment, end).
+        """
+        segment = self.segments[segment_id]
+        while segment.kind not in GIVEN:
+            segment, end = self.segments[segment.parent], segment.fork
+        return self.prefix_length(segment.id, end)
 
     def prefix_tokens(self, segment_id: bytes, end: int) -> IntTokens:
         """Return all token ids from the root to (segment, end)."""

@@ -16,9 +16,10 @@ from banyan.segment import Sampling
 from banyan.tree import Tree
 from bench.harness.table import Result, median
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
 from services.rollout.growth.planner import planner
 from services.rollout.growth.spec import GrowSpec
+from services.rollout.growth.step import GrowthStep
 
 TIMES, LEAVES, TREES = 3, 256, 4
 TOKENS_PER_S = 500.0  # of the torch engine on two cores: the base of the share of planning

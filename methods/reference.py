@@ -17,6 +17,7 @@ from banyan.recipe_loader.load import load
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 AXES = {
     "generate": "Tree policies: `generate.policy`",
+    "environment": "Environments: `environment.name`",
     "filter": "Scorers: `filter`",
     "control": "Curricula: `control.curriculum`",
     "rooms": "Shares of the growth budget: `control.rooms`",

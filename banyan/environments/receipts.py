@@ -15,10 +15,12 @@ class Receipt:
     """An observation with its proof.
 
     mac: keyed digest of run, tree, action and observation
+    call: text of the action, for who makes the state again
     """
 
     observation: Observation
     mac: bytes
+    call: str = ""
 
     def proves(self, key: bytes, run_id: str, tree_id: bytes, action: bytes) -> bool:
         """Return whether a verifier that has the key gave this answer to this action."""

@@ -75,6 +75,7 @@ class Plan:
     done: whether no further branch will ever be requested
     dropped: marked leaves that are leaves no more; where a path goes on, the score is the place's
         own
+    calls: ends of actions that the environment shall answer, with ordinal 0
     """
 
     expansions: tuple[Expansion, ...] = ()
@@ -82,6 +83,7 @@ class Plan:
     prunes: tuple[tuple[Branch, int], ...] = ()
     done: bool = False
     dropped: tuple[Leaf, ...] = ()
+    calls: tuple[Branch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class GrowthView:
     rewards: rewards of marked leaves; see TreePolicy.needs_scores
     sampling: the recipe's sampling; a plan may change it
     repairs: repairs of leaves with a reward, if a scorer knows one
+    acting: ends of actions that wait for their answer
     """
 
     tree: Tree
@@ -124,6 +127,7 @@ class GrowthView:
     rewards: Rewards = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     repairs: Mapping[Leaf, Repaired] = field(default_factory=dict)
+    acting: AbstractSet[Branch] = frozenset()
 
     @property
     def root(self) -> Segment:
@@ -132,8 +136,8 @@ class GrowthView:
         return self.tree.root
 
     def policy_tokens(self, segment: Segment) -> int:
-        """Return the number of tokens after the prompt on the path to the end of `segment`."""
-        return self.tree.prefix_length(segment.id, len(segment)) - len(self.root)
+        """Return the tokens of the answer on the path to the end of `segment`."""
+        return self.tree.answer_length(segment.id, len(segment))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from banyan.recipe.control import Control
+from banyan.recipe.environment import Environment
 from banyan.recipe.filter import Filter
 from banyan.recipe.generate import Generate
 from banyan.recipe.logging import Logging
@@ -19,7 +20,7 @@ from banyan.recipe.task import Task
 class Recipe(Part):
     """One run."""
 
-    LATER = frozenset({"logging", "replay", "allow_unconfined_scorers"})
+    LATER = frozenset({"logging", "replay", "allow_unconfined_scorers", "environment"})
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
     """Short name; part of the run's id and of its subjects on the log, so without dots."""
@@ -31,6 +32,8 @@ class Recipe(Part):
     """SmolLM2-135M-Instruct, a local Hugging Face folder, or a hub id."""
     task: Task
     generate: Generate = Generate()
+    environment: Environment | None = None
+    """Answers the actions of paths; none by default."""
     filter: list[Filter] = []
     """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
     control: Control = Control()
@@ -82,6 +85,10 @@ class Recipe(Part):
                 "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from "
                 "files: set resources.weights to file or nats, or leave lora_rank out"
             )
+        if self.environment is not None and self.resources.engine == "vllm":
+            raise ValueError(
+                "environment needs resources.engine torch: actions are not answered on vLLM yet"
+            )
         if self.replay is not None and not self.optimise.corrects:
             raise ValueError(
                 "replay trains on what older policies sampled, and optimise.loss "
@@ -97,6 +104,10 @@ class Recipe(Part):
         if self.control.max_staleness or self.resources.rollout_nodes != 1:
             raise ValueError(
                 "deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1"
+            )
+        if self.environment is not None:
+            raise ValueError(
+                "deterministic: true takes no environment: answers come at times that no seed fixes"
             )
         if self.resources.learner_device == "cuda":
             raise ValueError(

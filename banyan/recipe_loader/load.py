@@ -79,6 +79,8 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             f"generate.policy {recipe.generate.policy} draws some of its tokens from a truncated "
             "distribution; set allow_truncated_sampling: true to train on them"
         )
+    if recipe.environment is not None:
+        _check_environment(recipe, policy)
     registry.curriculum(recipe.control.curriculum, recipe.control.curriculum_settings)
     if recipe.replay is not None:
         _check_replay(recipe.replay)
@@ -106,6 +108,18 @@ def _named(key: str) -> Iterator[None]:
         yield
     except InvalidInput as error:
         raise InvalidInput(f"{key}: {error}", reason=error.reason) from error
+
+
+def _check_environment(recipe: Recipe, policy: Any) -> None:
+    """Raise InvalidInput unless the environment is there and the tree policy lets paths act."""
+    assert recipe.environment is not None
+    with _named("environment"):
+        registry.environment(recipe.environment.name, recipe.environment.settings)
+    if not traits.of_policy(policy).acts:
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} does not let paths act in an environment; "
+            "use iid, rounds or dars, or leave environment out"
+        )
 
 
 def _check_replay(replay: Replay) -> None:

@@ -573,8 +573,11 @@ class Receipt(_message.Message):
 
     OBSERVATION_FIELD_NUMBER: _builtins.int
     MAC_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     mac: _builtins.bytes
     """Keyed BLAKE2b-256 of run, tree, action and observation; nodes that joined lack the key."""
+    call: _builtins.str
+    """Text of the action, for who makes the state again. Not hashed."""
     @_builtins.property
     def observation(self) -> Global___Observation:
         """Content."""
@@ -584,10 +587,11 @@ class Receipt(_message.Message):
         *,
         observation: Global___Observation | None = ...,
         mac: _builtins.bytes = ...,
+        call: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mac", b"mac", "observation", b"observation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "mac", b"mac", "observation", b"observation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1963,3 +1963,109 @@ class GetStatsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
+
+@_typing.final
+class ReadActionRequest(_message.Message):
+    """Asks for the way to an action."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """Tree."""
+    epoch: _builtins.int
+    """Claim that asks; refused unless it is in force."""
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    deadline_ms: _builtins.int
+    """Time to wait until it is stored."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        action: _builtins.bytes = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadActionRequest: _TypeAlias = ReadActionRequest  # noqa: Y015
+
+@_typing.final
+class ReadActionResponse(_message.Message):
+    """The way to an action."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ROW_JSON_FIELD_NUMBER: _builtins.int
+    GENERATE_JSON_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Run of the tree; empty if the action was not stored in time."""
+    row_json: _builtins.str
+    """The task's row as JSON."""
+    generate_json: _builtins.str
+    """Tree policy, sampling and environment as JSON."""
+    seed: _builtins.int
+    """Seed of all draws in the tree."""
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """Actions from the prompt to this one, which is the last."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        row_json: _builtins.str = ...,
+        generate_json: _builtins.str = ...,
+        seed: _builtins.int = ...,
+        turns: _abc.Iterable[Global___Turn] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generate_json", b"generate_json", "row_json", b"row_json", "run_id", b"run_id", "seed", b"seed", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadActionResponse: _TypeAlias = ReadActionResponse  # noqa: Y015
+
+@_typing.final
+class Turn(_message.Message):
+    """An action, and its answer if it has one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    answer: _builtins.str
+    """Text of the answer."""
+    @_builtins.property
+    def receipt(self) -> _tree_pb2.Receipt:
+        """Its answer; absent without one."""
+
+    def __init__(
+        self,
+        *,
+        action: _builtins.bytes = ...,
+        receipt: _tree_pb2.Receipt | None = ...,
+        answer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "answer", b"answer", "receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015

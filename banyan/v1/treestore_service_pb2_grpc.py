@@ -90,6 +90,11 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.FromString,
                 _registered_method=True)
+        self.ReadAction = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/ReadAction',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.FromString,
+                _registered_method=True)
         self.ReadGroup = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/ReadGroup',
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadGroupRequest.SerializeToString,
@@ -245,6 +250,14 @@ class TreeStoreServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadAction(self, request, context):
+        """The way to an action: row, environment, and what was done and answered before it. Waits for
+        the action until the deadline.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadGroup(self, request, context):
         """Leaves of a whole group, once all its trees are grown: for scorers that score them together.
         """
@@ -395,6 +408,11 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     servicer.ReadLeaves,
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.SerializeToString,
+            ),
+            'ReadAction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadAction,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.SerializeToString,
             ),
             'ReadGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadGroup,
@@ -760,6 +778,33 @@ class TreeStoreService(object):
             '/banyan.v1.TreeStoreService/ReadLeaves',
             banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
             banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadAction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/ReadAction',
+            banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,10 @@ class TreeStoreServiceStub:
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the
     deadline.
     """
+    ReadAction: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionRequest, _treestore_service_pb2.ReadActionResponse]
+    """The way to an action: row, environment, and what was done and answered before it. Waits for
+    the action until the deadline.
+    """
     ReadGroup: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
     ReadyGroups: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadyGroupsRequest, _treestore_service_pb2.ReadyGroupsResponse]
@@ -140,6 +144,10 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     ReadLeaves: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadLeavesRequest, _treestore_service_pb2.ReadLeavesResponse]  # type: ignore[assignment]
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the
     deadline.
+    """
+    ReadAction: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionRequest, _treestore_service_pb2.ReadActionResponse]  # type: ignore[assignment]
+    """The way to an action: row, environment, and what was done and answered before it. Waits for
+    the action until the deadline.
     """
     ReadGroup: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]  # type: ignore[assignment]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
@@ -275,6 +283,16 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_treestore_service_pb2.ReadLeavesResponse, _abc.Awaitable[_treestore_service_pb2.ReadLeavesResponse]]:
         """Leaves to score, as the store accepted them; waits for those that are not there yet until the
         deadline.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadAction(
+        self,
+        request: _treestore_service_pb2.ReadActionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.ReadActionResponse, _abc.Awaitable[_treestore_service_pb2.ReadActionResponse]]:
+        """The way to an action: row, environment, and what was done and answered before it. Waits for
+        the action until the deadline.
         """
 
     @_abc_1.abstractmethod

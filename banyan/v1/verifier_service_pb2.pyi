@@ -127,6 +127,72 @@ class ListScorersResponse(_message.Message):
 Global___ListScorersResponse: _TypeAlias = ListScorersResponse  # noqa: Y015
 
 @_typing.final
+class ActRequest(_message.Message):
+    """Asks for the answer to an action. Row, environment and what came before are the store's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """Tree."""
+    epoch: _builtins.int
+    """Claim that asks."""
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    call: _builtins.str
+    """Text of the action, decoded as a whole."""
+    deadline_ms: _builtins.int
+    """Time that it may take."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        action: _builtins.bytes = ...,
+        call: _builtins.str = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "call", b"call", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActRequest: _TypeAlias = ActRequest  # noqa: Y015
+
+@_typing.final
+class ActResponse(_message.Message):
+    """An answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text that the path goes on with."""
+    @_builtins.property
+    def receipt(self) -> _tree_pb2.Receipt:
+        """Observation with its proof."""
+
+    def __init__(
+        self,
+        *,
+        receipt: _tree_pb2.Receipt | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActResponse: _TypeAlias = ActResponse  # noqa: Y015
+
+@_typing.final
 class OpenEnvironmentRequest(_message.Message):
     """Opens an environment."""
 

@@ -45,6 +45,11 @@ class VerifierServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_verifier__service__pb2.ListScorersRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_verifier__service__pb2.ListScorersResponse.FromString,
                 _registered_method=True)
+        self.Act = channel.unary_unary(
+                '/banyan.v1.VerifierService/Act',
+                request_serializer=banyan_dot_v1_dot_verifier__service__pb2.ActRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_verifier__service__pb2.ActResponse.FromString,
+                _registered_method=True)
         self.OpenEnvironment = channel.unary_unary(
                 '/banyan.v1.VerifierService/OpenEnvironment',
                 request_serializer=banyan_dot_v1_dot_verifier__service__pb2.OpenEnvironmentRequest.SerializeToString,
@@ -85,8 +90,15 @@ class VerifierServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Act(self, request, context):
+        """Answers an action of a tree. The same action has the same answer, however often it is asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenEnvironment(self, request, context):
-        """Opens an environment. UNIMPLEMENTED until sandboxes exist, like the three that follow.
+        """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +137,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.ListScorers,
                     request_deserializer=banyan_dot_v1_dot_verifier__service__pb2.ListScorersRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_verifier__service__pb2.ListScorersResponse.SerializeToString,
+            ),
+            'Act': grpc.unary_unary_rpc_method_handler(
+                    servicer.Act,
+                    request_deserializer=banyan_dot_v1_dot_verifier__service__pb2.ActRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_verifier__service__pb2.ActResponse.SerializeToString,
             ),
             'OpenEnvironment': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenEnvironment,
@@ -202,6 +219,33 @@ class VerifierService(object):
             '/banyan.v1.VerifierService/ListScorers',
             banyan_dot_v1_dot_verifier__service__pb2.ListScorersRequest.SerializeToString,
             banyan_dot_v1_dot_verifier__service__pb2.ListScorersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Act(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.VerifierService/Act',
+            banyan_dot_v1_dot_verifier__service__pb2.ActRequest.SerializeToString,
+            banyan_dot_v1_dot_verifier__service__pb2.ActResponse.FromString,
             options,
             channel_credentials,
             insecure,

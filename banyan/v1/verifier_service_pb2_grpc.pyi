@@ -37,8 +37,10 @@ class VerifierServiceStub:
     """Scores each completion as it comes; answers in any order."""
     ListScorers: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.ListScorersRequest, _verifier_service_pb2.ListScorersResponse]
     """The scorers that are there."""
+    Act: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.ActRequest, _verifier_service_pb2.ActResponse]
+    """Answers an action of a tree. The same action has the same answer, however often it is asked."""
     OpenEnvironment: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.OpenEnvironmentRequest, _verifier_service_pb2.OpenEnvironmentResponse]
-    """Opens an environment. UNIMPLEMENTED until sandboxes exist, like the three that follow."""
+    """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
     Step: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.StepRequest, _verifier_service_pb2.StepResponse]
     """Acts in an environment."""
     Fork: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.ForkRequest, _verifier_service_pb2.ForkResponse]
@@ -55,8 +57,10 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     """Scores each completion as it comes; answers in any order."""
     ListScorers: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.ListScorersRequest, _verifier_service_pb2.ListScorersResponse]  # type: ignore[assignment]
     """The scorers that are there."""
+    Act: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.ActRequest, _verifier_service_pb2.ActResponse]  # type: ignore[assignment]
+    """Answers an action of a tree. The same action has the same answer, however often it is asked."""
     OpenEnvironment: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.OpenEnvironmentRequest, _verifier_service_pb2.OpenEnvironmentResponse]  # type: ignore[assignment]
-    """Opens an environment. UNIMPLEMENTED until sandboxes exist, like the three that follow."""
+    """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
     Step: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.StepRequest, _verifier_service_pb2.StepResponse]  # type: ignore[assignment]
     """Acts in an environment."""
     Fork: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.ForkRequest, _verifier_service_pb2.ForkResponse]  # type: ignore[assignment]
@@ -84,12 +88,20 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         """The scorers that are there."""
 
     @_abc_1.abstractmethod
+    def Act(
+        self,
+        request: _verifier_service_pb2.ActRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verifier_service_pb2.ActResponse, _abc.Awaitable[_verifier_service_pb2.ActResponse]]:
+        """Answers an action of a tree. The same action has the same answer, however often it is asked."""
+
+    @_abc_1.abstractmethod
     def OpenEnvironment(
         self,
         request: _verifier_service_pb2.OpenEnvironmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_service_pb2.OpenEnvironmentResponse, _abc.Awaitable[_verifier_service_pb2.OpenEnvironmentResponse]]:
-        """Opens an environment. UNIMPLEMENTED until sandboxes exist, like the three that follow."""
+        """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
 
     @_abc_1.abstractmethod
     def Step(

@@ -6,11 +6,37 @@ tree policy from it; all do so through GenerateSpec.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.segment import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """An environment with its settings, and what a path may ask of it.
+
+    name: environment, a registered name
+    settings: its settings
+    turns: actions that a path may have
+    answer_chars: characters of an answer that a path gets; a longer one is cut in its middle
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    turns: int = 8
+    answer_chars: int = 2000
+
+    @classmethod
+    def of(cls, values: Any) -> "EnvironmentSpec":
+        """Return the spec of plain data. Raises TypeError, ValueError or KeyError."""
+        return cls(
+            name=_text(values["name"]),
+            settings=_object(values["settings"]),
+            turns=int(values["turns"]),
+            answer_chars=int(values["answer_chars"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +51,7 @@ class GenerateSpec:
     top_k: number of likeliest tokens that are kept; 0 for all
     stop: strings that end a path
     logit_bias: pairs of token id and the value added to its logit before the temperature
+    environment: answers a path's actions; None for none
     """
 
     name: str
@@ -35,6 +62,7 @@ class GenerateSpec:
     top_k: int = 0
     stop: tuple[str, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
+    environment: EnvironmentSpec | None = None
 
     @classmethod
     def from_json(cls, text: str) -> "GenerateSpec":
@@ -68,6 +96,8 @@ class GenerateSpec:
         }
         if self.logit_bias:
             values["logit_bias"] = [list(pair) for pair in self.logit_bias]
+        if self.environment is not None:
+            values["environment"] = asdict(self.environment)
         return json.dumps(values)
 
     def sampling(self, seed: int) -> Sampling:
@@ -114,4 +144,5 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "top_k": int,
     "stop": _texts,
     "logit_bias": _bias,
+    "environment": EnvironmentSpec.of,
 }

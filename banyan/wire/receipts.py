@@ -26,6 +26,7 @@ def to_wire(receipt: Receipt) -> tree_pb2.Receipt:
             effect=tree_pb2.ToolEffect.ValueType(seen.effect),
         ),
         mac=receipt.mac,
+        call=receipt.call,
     )
 
 
@@ -51,4 +52,4 @@ def from_wire(message: tree_pb2.Receipt) -> Receipt:
         after=seen.state_after,
         effect=effect,
     )
-    return Receipt(observation, message.mac)
+    return Receipt(observation, message.mac, message.call)

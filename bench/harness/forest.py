@@ -12,9 +12,10 @@ from banyan.plugins import Scored, TreePolicy
 from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
 from methods.filter.number import Number, given
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore
 from services.rollout.growth.spec import GrowSpec
+from services.rollout.growth.step import GrowthStep
 
 MODEL = "SmolLM2-135M-Instruct"
 _SCORER = Number(take="last")

@@ -69,6 +69,7 @@ class Growth:
         self._expansions: list[Expansion] = []
         self._marks: list[LeafMark] = []
         self._dropped: list[Leaf] = []
+        self._calls: list[Branch] = []
 
     # -- for processes --
 
@@ -129,12 +130,34 @@ class Growth:
             pieces.append(await self.ask(rest(pieces[-1], expansion.signals)))
         return Run(tuple(pieces))
 
+    def act(self, run: Run) -> Slot[Segment]:
+        """Return the environment's answer to a run that ended with an action."""
+        branch = Branch(run.last.id, len(run.last), 0)
+        segment = self.view.tree.at(branch.parent, branch.fork, branch.ordinal)
+        if segment is None and branch not in self._awaited:
+            self._calls.append(branch)
+        return self._slot(branch, segment is not None, segment)
+
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
-        """Sample a branch behind `start` policy tokens to its path's end, which is a leaf."""
-        sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
-        run = await self.run(Expansion(branch, sampling, signals=signals))
-        self.end(run)
-        return run
+        """Sample a branch behind `start` policy tokens to its path's end, which is a leaf.
+
+        Actions on the way are answered; the run holds what the policy said.
+        """
+        pieces: tuple[Segment, ...] = ()
+        while True:
+            spent = start + sum(map(len, pieces))
+            sampling = upto(self.view.sampling, self.view.max_path_tokens - spent)
+            run = await self.run(Expansion(branch, sampling, signals=signals))
+            pieces += run.pieces
+            if run.last.finish is not Finish.TOOL_CALL:
+                self.end(run)
+                return Run(pieces)
+            answer = await self.act(run)
+            end = Leaf(answer.id, len(answer))
+            if answer.finish is not Finish.BOUNDARY:
+                self.mark(end, "done" if answer.finish is Finish.STOP else "length")
+                return Run(pieces)
+            branch = Branch(end.segment, end.end, 0)
 
     # -- for the grower --
 
@@ -152,9 +175,13 @@ class Growth:
             self._close()
         dropped = tuple(self._dropped)
         plan = Plan(
-            tuple(self._expansions), tuple(self._marks), done=not self._awaited, dropped=dropped
+            tuple(self._expansions),
+            tuple(self._marks),
+            done=not self._awaited,
+            dropped=dropped,
+            calls=tuple(self._calls),
         )
-        self._expansions, self._marks, self._dropped = [], [], []
+        self._expansions, self._marks, self._dropped, self._calls = [], [], [], []
         return plan
 
     def _slot(self, of: Branch | Leaf | str, there: bool, value: Any) -> Slot[Any]:

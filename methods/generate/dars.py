@@ -39,6 +39,7 @@ class Dars(Growing):
     """Rewards of at least this count as right."""
 
     needs_scores = True
+    acts = True
 
     def __post_init__(self) -> None:
         for name in ("width", "max_width"):

@@ -18,6 +18,7 @@ class Iid(Growing):
     """Independent sampling."""
 
     gives: ClassVar[frozenset[str]] = frozenset({STEPS})
+    acts: ClassVar[bool] = True
     width: int = 8
     """Leaves of a tree."""
 

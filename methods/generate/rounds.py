@@ -24,6 +24,7 @@ class Rounds(Growing):
     """n_max: leaves at most, whatever the budget."""
 
     needs_room = True
+    acts = True
 
     def __post_init__(self) -> None:
         checks.whole(self, ("start",), 2)

@@ -66,7 +66,7 @@ class Scope(Growing):
 
     async def _repair(self, growth: Growth, failed: Leaf, repair: Repaired, ordinal: int) -> None:
         place, view = repair.place, growth.view
-        before = view.tree.prefix_length(place.segment, place.end) - len(view.root)
+        before = view.tree.answer_length(place.segment, place.end)
         budget = view.max_path_tokens - before - len(repair.tokens)
         if budget < 1:
             return

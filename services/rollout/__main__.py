@@ -17,6 +17,7 @@ from services.chassis.rpc.health import Liveness
 from services.rollout.clients import subscriptions
 from services.rollout.clients.learner import HandOverClient, WeightClient
 from services.rollout.clients.treestore import GrpcStore
+from services.rollout.clients.verifier import GrpcEnvironments
 from services.rollout.engines.factory import import_libraries, maker
 from services.rollout.engines.port import Engine
 from services.rollout.engines.thread import EngineThread
@@ -114,7 +115,15 @@ async def _node(
         weights=weights,
         triggers=subscriptions.policy_events(bus, own.run),
         closings=subscriptions.closed_events(bus, own.run) if hears_closings else None,
+        environments=_environments(own, recipe),
     )
+
+
+def _environments(own: Settings, recipe: Recipe) -> GrpcEnvironments | None:
+    """Return the way to the verifier; a joined node has none."""
+    if recipe.environment is None or own.joined:
+        return None
+    return GrpcEnvironments(rpc.channel(own.verifier, secret=own.secret))
 
 
 def _weights(own: Settings, recipe: Recipe, channel: grpc.aio.Channel, bus: Bus) -> Source:

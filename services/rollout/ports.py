@@ -12,6 +12,21 @@ from banyan.v1 import runstore_service_pb2, tree_pb2
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.policy_selection import Published
 from services.rollout.growth.scores import LeafScore
+from services.rollout.growth.segments import ToolAnswer
+
+
+class Environments(Protocol):
+    """The verifier, as it answers actions."""
+
+    async def act(
+        self, tree_id: bytes, epoch: int, action: bytes, *, call: str, deadline_s: float
+    ) -> ToolAnswer:
+        """Return the answer to an action; the same action has the same answer.
+
+        Raise Refused if the claim is over or the state cannot be made again, TemporaryError if it
+        should be asked again.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ class Settings(Shared):
 
     run: str
     """Id of the run."""
+    verifier: str = "127.0.0.1:7102"
+    """host:port of the verifier, which answers actions."""
     node_id: str = "rollout-0"
     """Name of this node, which is in every segment that it makes."""
     threads: int | None = None

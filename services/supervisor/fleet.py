@@ -81,6 +81,8 @@ class ProcessCommands:
             "OMP_NUM_THREADS": str(threads),
             "BANYAN_NODE_ID": f"{service}-{replica}",
         }
+        if service == "rollout":
+            env["BANYAN_VERIFIER"] = self.state.address("verifier")
         if service == "learner":
             env["BANYAN_RANKS"] = str(ranks)
         child = self._python(name, service, env, address)

@@ -2,12 +2,14 @@
 
 import asyncio
 
+from banyan.environments import receipts
 from services.chassis.messaging.bus import Bus
 from services.chassis.process import process
 from services.chassis.process import settings as settings_reader
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness
 from services.verifier.consumer import LeafConsumer
+from services.verifier.environments.actions import Actions
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.jail.chosen import ChosenJail
@@ -30,10 +32,12 @@ async def run(stop: asyncio.Event) -> None:
     scoring = Scoring(pool, jail, settings.programs)
     bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
     channel = rpc.channel(settings.store, secret=settings.secret)
+    store = GrpcStore(channel)
+    actions = Actions(store, receipts.key_of(settings.secret))
     liveness = Liveness()
     server = await rpc.serve(
         settings.listen,
-        [adder(VerifierServer(scoring, settings.concurrency))],
+        [adder(VerifierServer(scoring, settings.concurrency, actions))],
         [NAME],
         secret=settings.secret,
         secret_file=settings.secret_file,
@@ -41,7 +45,6 @@ async def run(stop: asyncio.Event) -> None:
     )
     try:
         await bus.ensure_streams()
-        store = GrpcStore(channel)
         publisher = BusPublisher(bus)
         leaf_handler = LeafHandler(store, publisher, scoring, settings.verifier_id)
         group_handler = GroupHandler(store, publisher, scoring, settings.verifier_id)

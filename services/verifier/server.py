@@ -13,18 +13,21 @@ from banyan.errors import BanyanError, NotReady
 from banyan.plugins import Unscorable
 from banyan.v1 import verifier_service_pb2 as pb
 from banyan.v1 import verifier_service_pb2_grpc
+from banyan.wire import receipts
+from services.verifier.environments.actions import Actions
 from services.verifier.sandbox.pool import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.scoring import Scoring, to_wire
 
+_LONGEST_S = 60.0  # of a wait for an action
 NAME = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
 
 class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
     """Serves VerifierService."""
 
-    def __init__(self, scoring: Scoring, concurrency: int) -> None:
-        self._scoring = scoring
+    def __init__(self, scoring: Scoring, concurrency: int, actions: Actions) -> None:
+        self._scoring, self._actions = scoring, actions
         self._concurrency = concurrency
 
     async def Score(
@@ -47,6 +50,17 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
+
+    async def Act(self, request: pb.ActRequest, context: Any) -> pb.ActResponse:
+        """Answer an action of a tree."""
+        receipt, text = await self._actions.act(
+            request.tree_id,
+            request.epoch,
+            request.action,
+            call=request.call,
+            deadline_s=min(request.deadline_ms / 1000, _LONGEST_S),
+        )
+        return pb.ActResponse(receipt=receipts.to_wire(receipt), text=text)
 
     async def _read(
         self,

@@ -49,6 +49,18 @@ class GrpcStore:
         response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
         return list(response.transcripts)
 
+    async def read_action(
+        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float
+    ) -> treestore_service_pb2.ReadActionResponse:
+        """Return the way to an action; empty if it is not stored at the deadline."""
+        request = treestore_service_pb2.ReadActionRequest(
+            tree_id=tree_id, epoch=epoch, action=action, deadline_ms=int(1000 * deadline_s)
+        )
+        response: treestore_service_pb2.ReadActionResponse = await rpc.call(
+            self._trees.ReadAction, request, deadline_s + _CALL_S
+        )
+        return response
+
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         """Return the standing of a tree; None if the store does not know it."""
         request = treestore_service_pb2.ListTreesRequest(

@@ -42,6 +42,7 @@ def _wrong(db: sqlite3.Connection, run_id: str, made: int, allowed: Allowed) -> 
         yield f"database: {word}"
         return
     yield from lineage.segments(db)
+    yield from lineage.answers(db)
     yield from lineage.samples(db, run_id)
     yield from lineage.leaves(db)
     yield from lineage.scores(db, run_id, allowed)

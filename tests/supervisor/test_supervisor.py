@@ -77,7 +77,9 @@ async def test_a_process_that_cannot_be_started_is_tried_again_and_then_given_up
 
 def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
     """It starts them itself, and must know before it loads torch if the cores are its own."""
-    fleet = ProcessCommands(StateFolder(tmp_path, dict.fromkeys(("nats", "treestore"), 1)))
+    fleet = ProcessCommands(
+        StateFolder(tmp_path, dict.fromkeys(("nats", "treestore", "verifier"), 1))
+    )
     learner, rollout = (
         fleet.worker("r", service, 0, threads=4, port=1, ranks=2)
         for service in ("learner", "rollout")

@@ -16,16 +16,26 @@ from banyan.v1 import tree_pb2, verifier_service_pb2_grpc
 from banyan.v1 import verifier_service_pb2 as pb
 from services.chassis.process import nats_server as server_module
 from services.chassis.rpc import rpc
+from services.verifier.environments.actions import Actions
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
 from services.verifier.server import NAME, VerifierServer, adder
 
 
+class Unreached:
+    """A store that nothing asks."""
+
+    async def read_action(self, tree_id, epoch, action, deadline_s):
+        raise AssertionError("no action")
+
+
 @pytest.fixture
 async def stub():
     scoring = Scoring(Pool(Limits(deadline_s=5.0)))
-    server = await rpc.serve("127.0.0.1:0", [adder(VerifierServer(scoring, 4))], [NAME])
+    server = await rpc.serve(
+        "127.0.0.1:0", [adder(VerifierServer(scoring, 4, Actions(Unreached(), b"")))], [NAME]
+    )
     channel = rpc.channel(server.address)
     yield verifier_service_pb2_grpc.VerifierServiceStub(channel)
     await channel.close()

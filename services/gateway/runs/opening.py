@@ -15,7 +15,7 @@ from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.recipe_loader import group_scorers
 from banyan.v1 import tree_pb2
-from banyan.wire.generate_spec import GenerateSpec
+from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from services.gateway.runs import evaluation
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.staleness_gate import PolicySteps
@@ -179,6 +179,19 @@ def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
     )
 
 
+def environment_of(recipe: Recipe) -> EnvironmentSpec | None:
+    """Return the environment of a recipe's trees; None for none."""
+    part = recipe.environment
+    if part is None:
+        return None
+    return EnvironmentSpec(
+        name=part.name,
+        settings=part.settings,
+        turns=part.turns,
+        answer_chars=part.answer_chars,
+    )
+
+
 def _json(
     recipe: Recipe,
     *,
@@ -197,5 +210,6 @@ def _json(
         top_k=part.top_k,
         stop=tuple(part.stop),
         logit_bias=part.bias,
+        environment=environment_of(recipe),
     )
     return spec.to_json()

@@ -120,6 +120,15 @@ class Tokenizer(Protocol):
         """Return token ids of a text that continues an answer: no template, no special tokens."""
         ...
 
+    def encode_answer(self, text: str) -> IntTokens:
+        """Return token ids between an action and what the model says next: the end of its turn, the
+        answer as a turn of its own, and the beginning of the next turn. The text has no special
+        tokens, whatever it looks like.
+
+        Raise InvalidInput if the model's template is not known.
+        """
+        ...
+
     def decode(self, tokens: IntTokens) -> str:
         """Return the text of sampled tokens, without special ones."""
         ...

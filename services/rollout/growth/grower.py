@@ -30,35 +30,14 @@ from services.rollout.engines.port import Request, Sampled, Tokenizer
 from services.rollout.growth import repairs, view_digest
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.plan_checks import checked_plan
-from services.rollout.growth.plan_log import PlanLog, PlanRecord
+from services.rollout.growth.plan_log import PlanLog
 from services.rollout.growth.planner import planner
 from services.rollout.growth.requests import BranchKey, RequestBuilder
 from services.rollout.growth.scores import LeafScore
-from services.rollout.growth.segments import SegmentBuilder
+from services.rollout.growth.segments import SegmentBuilder, ToolAnswer
 from services.rollout.growth.spec import GrowSpec
+from services.rollout.growth.step import Call, GrowthStep
 from services.rollout.growth.view_digest import ViewDigest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthStep:
-    """The consequences of a change.
-
-    requests: segments to sample.
-    segments: new segments of the tree, to publish.
-    leaves: new leaves, to publish.
-    aborts: running branches to stop.
-    grown: all leaves of the grown tree; None until no branch will ever be requested again.
-    plans: records of the plan that followed, for the log; none if nothing in it was new.
-    inside: places of a grown tree that were marked and are no leaves, because paths go on there.
-    """
-
-    requests: tuple[Request, ...] = ()
-    segments: tuple[Segment, ...] = ()
-    leaves: tuple[LeafMark, ...] = ()
-    aborts: tuple[Branch, ...] = ()
-    grown: tuple[Leaf, ...] | None = None
-    plans: Sequence[PlanRecord] = ()
-    inside: tuple[Leaf, ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,6 +54,7 @@ class Grower:
     repairs: repairs of leaves in tokens.
     grant: newest growth budget from control, if there was any.
     in_flight: expansions that the engine has not answered, by branch.
+    acting: ends of actions that the environment has not answered.
     """
 
     spec: GrowSpec
@@ -87,6 +67,7 @@ class Grower:
     repairs: dict[Leaf, Repaired] = field(default_factory=dict)
     grant: BudgetGrant | None = None
     in_flight: dict[Branch, Expansion] = field(default_factory=dict)
+    acting: set[Branch] = field(default_factory=set)
     _budget: GrowthBudget = field(init=False)
     _view: GrowthView = field(init=False)  # changes with the fields that it shows, read-only
     _digest: ViewDigest = field(init=False)  # of the view's parts, kept as these change
@@ -108,6 +89,7 @@ class Grower:
             rewards=MappingProxyType(self.rewards),
             sampling=self.spec.sampling,
             repairs=MappingProxyType(self.repairs),
+            acting=self.acting,
         )
         self._digest = view_digest.parts(self._view)
         self._log = PlanLog(
@@ -118,7 +100,7 @@ class Grower:
         )
         self._requests = RequestBuilder(self.spec, self.tree, self.claim)
         self._segments = SegmentBuilder(
-            self.tree, self.tokenizer, self.producer, self.spec.max_path_tokens
+            self.tree, self.tokenizer, self.producer, self.spec.max_path_tokens, self.spec.turns
         )
         budget = GrowthBudget(step=self.spec.min_step)
         self._budget = self.grant.apply(budget) if self.grant is not None else budget
@@ -148,6 +130,17 @@ class Grower:
             if not new:
                 gone.append(branch)
         return self._plan(News(segments, gone=gone))
+
+    def answered(self, action: bytes, answer: ToolAnswer) -> GrowthStep:
+        """Take in the environment's answer to an action."""
+        last = self.tree.segments[action]
+        branch = Branch(action, len(last), 0)
+        if branch not in self.acting:
+            return GrowthStep()
+        self.acting.discard(branch)
+        segment = self._segments.answer(last, answer)
+        self._add(segment)
+        return self._plan(News((segment,)))
 
     def scored(self, scores: Sequence[LeafScore]) -> GrowthStep:
         """Take in all scores that the store has of the tree."""
@@ -200,14 +193,15 @@ class Grower:
         return self._requests.key(branch)
 
     def completion(self, leaf: Leaf) -> str:
-        """Return the text of a path after the prompt, decoded as a whole."""
-        assert self.tree.root is not None
+        """Return the text of a path after the prompt, or after its last answer of an environment,
+        decoded as a whole.
+        """
         tokens_T = self.tree.prefix_tokens(leaf.segment, leaf.end)
-        return self.tokenizer.decode(tokens_T[len(self.tree.root) :])
+        return self.tokenizer.decode(tokens_T[self.tree.context_length(leaf.segment, leaf.end) :])
 
     @property
     def _is_idle(self) -> bool:
-        return not self._is_over and not self.in_flight
+        return not (self._is_over or self.in_flight or self.acting)
 
     def _add(self, segment: Segment) -> None:
         self.tree.add(segment)
@@ -245,7 +239,8 @@ class Grower:
         requests = self._request(expansions)
         marks = self._mark(plan)
         prunes = self._prune(plan)
-        self._is_over = plan.done and not self.in_flight
+        calls = self._call(plan)
+        self._is_over = plan.done and not self.in_flight and not self.acting
         records = self._log.record(
             digest, expansions, marks, prunes, done=plan.done, dropped=plan.dropped
         )
@@ -256,6 +251,7 @@ class Grower:
             aborts=tuple(branch for branch, _ in prunes),
             grown=self._grown() if self._is_over else None,
             plans=records,
+            calls=calls,
             inside=self._inside() if self._is_over else (),
         )
 
@@ -283,6 +279,19 @@ class Grower:
             self.in_flight[expansion.branch] = expansion
             self._digest.in_flight(expansion.branch, 1)
         return self._requests.build(expansions, ending)
+
+    def _call(self, plan: Plan) -> tuple[Call, ...]:
+        """Return the actions of a plan that have no answer and are not asked for yet."""
+        new = [
+            branch
+            for branch in dict.fromkeys(plan.calls)
+            if branch not in self.acting
+            and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
+        ]
+        self.acting.update(new)
+        return tuple(
+            Call(branch.parent, self.completion(Leaf(branch.parent, branch.fork))) for branch in new
+        )
 
     def _mark(self, plan: Plan) -> tuple[LeafMark, ...]:
         """Note the leaves of a plan and return the new ones."""

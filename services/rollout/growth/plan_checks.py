@@ -11,7 +11,7 @@ import numpy as np
 
 from banyan.errors import InvalidInput, users_code, with_place
 from banyan.plugins import Branch, Expansion, LeafMark, Plan
-from banyan.segment import Origin, Sampling
+from banyan.segment import Finish, Origin, Sampling
 from banyan.signals import Wanted
 from banyan.tree import Leaf, Tree
 
@@ -53,6 +53,8 @@ def _checked(plan: object, tree: Tree, max_path_tokens: int) -> Plan:
                 f" got {prune!r:.100}"
             )
     _items(plan.dropped, Leaf, "dropped")
+    for call in _items(plan.calls, Branch, "calls"):
+        _check_call(call, tree)
     if not isinstance(plan.done, bool | np.bool_):
         raise InvalidInput(f"a plan's done is true or false, got {plan.done!r:.100}")
     return plan
@@ -98,10 +100,20 @@ def _check_expansion(expansion: Expansion, tree: Tree) -> None:
         )
 
 
+def _check_call(call: Branch, tree: Tree) -> None:
+    action = tree.segments.get(call.parent)
+    if action is None or action.finish is not Finish.TOOL_CALL:
+        raise InvalidInput(f"{_label(call)} is called, and no action ends there")
+    if (call.fork, call.ordinal) != (len(action), 0):
+        raise InvalidInput(
+            f"{_label(call)} is called; an answer is the first one behind its action"
+        )
+
+
 def _check_length(expansion: Expansion, tree: Tree, max_path_tokens: int) -> None:
     branch, forced = expansion.branch, len(expansion.forced)
     new = expansion.sampling.max_new_tokens
-    before = tree.prefix_length(branch.parent, branch.fork) - len(tree.root or ())
+    before = tree.answer_length(branch.parent, branch.fork)
     if before + forced + new > max_path_tokens:
         also = f" and {forced} forced ones" if forced else ""
         raise InvalidInput(

@@ -10,6 +10,7 @@ from services.rollout.engines.port import NO_ROOM
 
 DRAIN, POLICY = "drain", "policy"
 UNFIT = "UNABLE: the engine of this node does not compute with the policy that it was given"
+NO_ENVIRONMENT = "UNABLE: this node reaches no verifier, which answers actions"
 NO_PLUGIN = Reason.NO_PLUGIN  # reason of an InvalidInput: this node lacks the tree policy
 _THIS_NODE_ONLY = frozenset({NO_PLUGIN, NO_ROOM})
 

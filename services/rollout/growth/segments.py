@@ -5,10 +5,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.environments.receipts import Receipt
 from banyan.plugins import Branch, Expansion
 from banyan.segment import Finish, Floats, Kind, Origin, Segment
 from banyan.tree import Tree
 from services.rollout.engines.port import Sampled, Tokenizer, no_floats
+
+_MARK_TOKENS = 32  # last tokens of a sample, among which the end mark of an action lies
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The actions that a path may have.
+
+    most: their number.
+    end: the mark that ends one.
+    """
+
+    most: int
+    end: str
+
+    def taken(self, tree: Tree, branch: Branch) -> int:
+        """Return the answers that the path to a branch has."""
+        return sum(piece.kind is Kind.TOOL for piece in tree.lineage(branch.parent))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """An environment's answer: its proof, and the text that the path goes on with."""
+
+    receipt: Receipt
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +46,14 @@ class SegmentBuilder:
     tokenizer: tokenizer of the engine.
     producer: name of the node.
     max_path_tokens: tokens that a path may hold after the prompt.
+    turns: actions that a path may have, and the mark that ends one; None without an environment.
     """
 
     tree: Tree
     tokenizer: Tokenizer
     producer: str
     max_path_tokens: int
+    turns: Turns | None = None
 
     def root(self, messages: Sequence[Mapping[str, str]]) -> Segment:
         """Return the prompt segment of a conversation."""
@@ -109,13 +138,39 @@ class SegmentBuilder:
             return Finish.STOP if self.ends_path(expansion.forced) else Finish.BOUNDARY
         if sample.finish is Finish.ABORTED and pruned:
             return Finish.PRUNED
-        if sample.finish is Finish.BOUNDARY:
-            branch = expansion.branch
-            assert self.tree.root is not None
-            before = self.tree.prefix_length(branch.parent, branch.fork) - len(self.tree.root)
-            if before + len(sample.tokens_T) >= self.max_path_tokens:
-                return Finish.LENGTH
-        return sample.finish
+        branch = expansion.branch
+        before = self.tree.answer_length(branch.parent, branch.fork)
+        is_full = before + len(sample.tokens_T) >= self.max_path_tokens
+        if sample.finish is Finish.STOP and self.turns and self._is_action(sample):
+            done = self.turns.taken(self.tree, branch)
+            return Finish.LENGTH if is_full or done >= self.turns.most else Finish.TOOL_CALL
+        return Finish.LENGTH if sample.finish is Finish.BOUNDARY and is_full else sample.finish
+
+    def _is_action(self, sample: Sampled) -> bool:
+        """Tell whether a sample that stopped ends with a call, and not with the model's end."""
+        assert self.turns is not None
+        if int(sample.tokens_T[-1]) in self.tokenizer.eos:
+            return False
+        return self.turns.end in self.tokenizer.decode(sample.tokens_T[-_MARK_TOKENS:])
+
+    def answer(self, action: Segment, answer: ToolAnswer) -> Segment:
+        """Return the TOOL segment of an environment's answer to an action."""
+        assert self.turns is not None
+        tokens_T = self.tokenizer.encode_answer(answer.text)
+        left = self.max_path_tokens - self.tree.answer_length(action.id, len(action))
+        goes_on = Finish.BOUNDARY if left > 0 else Finish.LENGTH
+        return Segment(
+            tree_id=self.tree.tree_id,
+            parent=action.id,
+            fork=len(action),
+            ordinal=0,
+            kind=Kind.TOOL,
+            tokens_T=tokens_T,
+            finish=Finish.STOP if answer.receipt.observation.done else goes_on,
+            receipt=answer.receipt,
+            text=answer.text,
+            producer=self.producer,
+        )
 
 
 def _spans(forced: int, tokens: int) -> list[tuple[int, int]]:

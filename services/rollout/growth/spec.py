@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from banyan import registry
 from banyan.errors import InvalidInput
@@ -10,8 +10,9 @@ from banyan.plugins import TreePolicy, traits
 from banyan.plugins.traits import PolicyTraits
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
-from banyan.wire.generate_spec import GenerateSpec
+from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from services.rollout.growth.return_reasons import NO_PLUGIN
+from services.rollout.growth.segments import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class GrowSpec:
     score_deadline_s: time that its scores may take.
     spare: whether its group may be complete without it while it grows.
     name: name of its tree policy in the recipe.
+    turns: the actions that a path may have; None without an environment.
     traits: what its tree policy declares.
     """
 
@@ -51,6 +53,7 @@ class GrowSpec:
     score_deadline_s: float = 120.0
     spare: bool = False
     name: str = ""
+    turns: Turns | None = None
     traits: PolicyTraits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +80,10 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         messages = tuple(json.loads(spec.messages_json))
         _find(generate.name)
         tree_policy = registry.build("generate", generate.name, generate.settings)
+        turns = _turns(generate.environment)
         sampling = generate.sampling(spec.seed)
+        if turns is not None:
+            sampling = replace(sampling, stop=(*sampling.stop, turns.end))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput) and error.reason == NO_PLUGIN:
             raise
@@ -100,7 +106,19 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         score_deadline_s=spec.score_deadline_ms / 1000,
         spare=spec.group_take > 0 or spec.HasField("last_step"),
         name=generate.name,
+        turns=turns,
     )
+
+
+def _turns(spec: EnvironmentSpec | None) -> Turns | None:
+    """Return the turns of an environment. Raises InvalidInput with NO_PLUGIN if it is not here."""
+    if spec is None:
+        return None
+    try:
+        environment = registry.environment(spec.name, spec.settings)
+    except (ImportError, InvalidInput) as error:
+        raise InvalidInput(str(error), reason=NO_PLUGIN) from None
+    return Turns(spec.turns, environment.end)
 
 
 def _find(name: str) -> None:

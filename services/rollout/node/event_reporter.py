@@ -6,7 +6,7 @@ from banyan.v1 import events_pb2
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
-from services.rollout.growth.grower import GrowthStep
+from services.rollout.growth.step import GrowthStep
 from services.rollout.node.active_trees import ActiveTree
 from services.rollout.node.completion import TreeCompleter
 from services.rollout.node.config import NodeConfig

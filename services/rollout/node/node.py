@@ -17,6 +17,7 @@ from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
 from services.rollout.engines.thread import EngineThread
 from services.rollout.growth import return_reasons
+from services.rollout.node.acting import Acting
 from services.rollout.node.active_trees import ActiveTrees
 from services.rollout.node.claiming import TreeClaimer
 from services.rollout.node.completion import TreeCompleter
@@ -29,7 +30,7 @@ from services.rollout.node.score_waits import ScoreWaits
 from services.rollout.node.starting import TreeStarter
 from services.rollout.node.step_executor import StepExecutor
 from services.rollout.node.tracing import Spans
-from services.rollout.ports import Assignments, Log, Source, Store
+from services.rollout.ports import Assignments, Environments, Log, Source, Store
 from services.rollout.timeouts import BackgroundTasks, first
 from services.rollout.weights.policy_watch import PolicyWatch
 from services.rollout.weights.refresh import Refresher
@@ -66,6 +67,7 @@ class Node:
     weights: source of weights; None for an engine that reads none.
     triggers: events that say that there is a new policy.
     closings: events that say that trees have closed; None where growing trees are never dropped.
+    environments: the verifier that answers actions; None where it cannot be reached.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Node:
         weights: Source | None,
         triggers: AsyncIterator[object],
         closings: AsyncIterator[object] | None = None,
+        environments: Environments | None = None,
     ) -> None:
         self.config, self._thread, self._closings = config, thread, closings
         # In lockstep a wave starts whole, whatever its width; its branches queue in the engine.
@@ -92,6 +95,7 @@ class Node:
         self._completer = completer = TreeCompleter(
             config, store, publisher, blobs=Blobs(store), trees=trees, tasks=tasks
         )
+        self._acting = Acting(environments, trees, tasks)
         self.executor = executor = self._executor(store)
         self._claimer = TreeClaimer(queue, store, thread, refresher, config.node_id)
         self._starter = TreeStarter(
@@ -127,6 +131,7 @@ class Node:
             reporter=reporter,
             completer=self._completer,
             spans=spans,
+            acting=self._acting,
             tasks=self._tasks,
             lockstep=self.config.lockstep,
         )

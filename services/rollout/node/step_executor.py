@@ -11,7 +11,8 @@ from functools import partial
 from services.rollout.engines.port import Key, Request, Sampled
 from services.rollout.engines.thread import EngineThread, Refusal
 from services.rollout.growth import return_reasons
-from services.rollout.growth.grower import GrowthStep
+from services.rollout.growth.step import GrowthStep
+from services.rollout.node.acting import Acting
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 from services.rollout.node.completion import TreeCompleter
 from services.rollout.node.event_reporter import EventReporter
@@ -32,6 +33,7 @@ class StepExecutor:
     reporter: publication of what grew.
     completer: end of claims.
     spans: spans of segments.
+    acting: actions that wait for their answers.
     tasks: tasks of the node, to which returns of trees are added.
     lockstep: whether the engine takes a step only when the last one was answered.
 
@@ -48,9 +50,11 @@ class StepExecutor:
         reporter: EventReporter,
         completer: TreeCompleter,
         spans: Spans,
+        acting: Acting,
         tasks: BackgroundTasks,
         lockstep: bool = False,
     ) -> None:
+        self._acting = acting
         self._trees, self._thread, self._reporter = trees, thread, reporter
         self._completer, self._spans, self._tasks = completer, spans, tasks
         self._lockstep = lockstep
@@ -142,6 +146,8 @@ class StepExecutor:
             self._thread.turn()
         await self._reporter.report(steps)
         for tree, step in steps:
+            for call in step.calls:
+                self._acting.begin(tree, call, self)
             if step.aborts:
                 keys = [tree.grower.key(branch) for branch in step.aborts]
                 await self.receive(await self._thread.abort(keys))

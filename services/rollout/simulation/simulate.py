@@ -19,9 +19,10 @@ from banyan.segment import Sampling
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grants import BudgetGrant
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore, TextRepair
 from services.rollout.growth.spec import GrowSpec
+from services.rollout.growth.step import GrowthStep
 from services.rollout.simulation.script import RIGHT, stage
 
 _ACCURACIES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -104,7 +105,7 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None)
         )
     tree = grower.tree
     assert tree.root is not None
-    lengths = [tree.prefix_length(leaf.segment, leaf.end) - len(tree.root) for leaf in leaves]
+    lengths = [tree.answer_length(leaf.segment, leaf.end) for leaf in leaves]
     return Growth(
         tree=tree,
         leaves=len(leaves),

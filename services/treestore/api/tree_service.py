@@ -20,7 +20,7 @@ from services.chassis.rpc.rpc import RUN_KEY
 from services.treestore.api import lineage
 from services.treestore.control import learner_failures
 from services.treestore.ingest import blobs
-from services.treestore.lifecycle import claim_batch, claims, group_scoring, waits
+from services.treestore.lifecycle import actions, claim_batch, claims, group_scoring, waits
 from services.treestore.queries import export, stats, transcripts, trees
 from services.treestore.storage import schema
 from services.treestore.training import batches
@@ -105,6 +105,15 @@ class TreeStoreService(TreeStoreServiceServicer):
             [request.tree_id],
         )
         return ts.ReturnTreeResponse()
+
+    async def ReadAction(self, request: ts.ReadActionRequest, call: Call) -> ts.ReadActionResponse:
+        await self._check_run(request.tree_id, call)
+        return await self._context.notifier.until(
+            [request.tree_id],
+            lambda: self._database.read(lambda c: actions.read(c, request)),
+            actions.is_there,
+            _seconds(request.deadline_ms),
+        )
 
     async def AwaitIngested(
         self, request: ts.AwaitIngestedRequest, call: Call

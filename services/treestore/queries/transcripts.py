@@ -144,11 +144,16 @@ def owing(rows: LeafRows, tree: Row[Any], leaf: Leaf, scorers: Sequence[str]) ->
 
 
 def join(segments: Mapping[bytes, Row[Any]], leaf: Leaf) -> str | None:
-    """Return the path's text after the prompt; None if the path leaves a segment before its end."""
+    """Return the path's text after the prompt, or after its last answer of an environment.
+
+    None if the path leaves a segment before its end there.
+    """
     texts: list[str] = []
     segment_id, end = leaf.segment, leaf.end
     while segment_id:
         row = segments[segment_id]
+        if row.kind == Kind.TOOL:
+            break
         if row.kind != Kind.PROMPT:
             if end not in (0, row.length):
                 return None

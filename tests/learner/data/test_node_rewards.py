@@ -29,7 +29,8 @@ from services.learner.data.prepare import Lesson, build_lesson
 from services.rollout.clients import messages
 from services.rollout.engines.scripted.engine import build
 from services.rollout.growth import scores
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
+from services.rollout.growth.step import GrowthStep
 from services.treestore.ingest.item import Item
 from services.treestore.queries import trees
 from services.treestore.storage import schema

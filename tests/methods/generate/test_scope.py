@@ -13,8 +13,9 @@ from banyan.v1 import tree_pb2
 from banyan.wire import segments
 from methods.generate.scope import Scope
 from services.rollout.growth import plan_log, view_digest
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore, TextRepair
+from services.rollout.growth.step import GrowthStep
 from tests.rollout.growing import ENDLESS, engine, spec
 
 SCOPE = "methods.generate.scope:Scope"

@@ -26,6 +26,9 @@ class Counting:
     def encode(self, text: str) -> IntTokens:
         return np.array(self.inner(text, add_special_tokens=False)["input_ids"], np.int32)
 
+    def encode_answer(self, text: str) -> IntTokens:
+        raise NotImplementedError("nothing is answered here")
+
     def encode_chat(self, messages: Any) -> IntTokens:
         raise NotImplementedError
 

@@ -17,8 +17,9 @@ from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs
 from services.rollout.growth.grants import BudgetGrant
-from services.rollout.growth.grower import Grower, GrowthStep
+from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore, TextRepair
+from services.rollout.growth.step import GrowthStep
 from tests.methods.generate.test_planners import ANY, SEEDS
 from tests.rollout.growing import ENDING, IID, TREEPO, engine, spec, survivors
 from tests.rollout.node.test_node import SLOW, small  # noqa: F401

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from banyan.plugins.traits import PolicyTraits
-from services.rollout.growth.grower import GrowthStep
+from services.rollout.growth.step import GrowthStep
 from services.rollout.node.active_trees import ActiveTree, TreeState
 from services.rollout.node.config import NodeConfig
 from services.rollout.node.event_reporter import EventReporter

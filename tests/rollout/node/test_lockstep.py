@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from banyan.errors import Refused
-from services.rollout.growth.grower import GrowthStep
+from services.rollout.growth.step import GrowthStep
 from services.rollout.node import lockstep
 from services.rollout.node.lockstep import Lockstep, startable
 

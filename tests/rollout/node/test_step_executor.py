@@ -10,7 +10,8 @@ import pytest
 from banyan.plugins.traits import PolicyTraits
 from services.chassis.process.telemetry import Span
 from services.rollout.engines.thread import Refusal
-from services.rollout.growth.grower import GrowthStep
+from services.rollout.growth.step import GrowthStep
+from services.rollout.node.acting import Acting
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 from services.rollout.node.step_executor import StepExecutor
 from services.rollout.node.tracing import Spans
@@ -55,6 +56,7 @@ class Rig:
                 flush_and_return=self._return
             ),
             spans=self.spans,
+            acting=Acting(None, self.trees, self.tasks),
             tasks=self.tasks,
             lockstep=lockstep,
         )

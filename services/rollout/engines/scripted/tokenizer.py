@@ -47,6 +47,10 @@ class CharacterTokenizer:
         """Return the tokens of the messages, with a line end after each."""
         return self.encode("".join(m["content"] + "\n" for m in messages))
 
+    def encode_answer(self, text: str) -> IntTokens:
+        """Return the tokens of an answer between spaces: a line end would begin a new prompt."""
+        return self.encode(f" {text} ")
+
     def decode(self, tokens: IntTokens) -> str:
         """Return the characters, without the end token."""
         return "".join(map(_TEXTS.__getitem__, tokens.tolist()))

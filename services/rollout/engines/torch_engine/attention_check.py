@@ -32,6 +32,9 @@ class _NoTokenizer:
 
     eos: frozenset[int] = frozenset()
 
+    def encode_answer(self, text: str) -> IntTokens:
+        raise NotImplementedError("nothing is answered here")
+
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
         raise NotImplementedError
 

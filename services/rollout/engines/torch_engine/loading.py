@@ -13,6 +13,7 @@ from banyan.segment import IntTokens
 from services.chassis.model_checks.rope_reach import reach
 from services.chassis.weights import file, finite, value_head
 from services.chassis.weights.value_head import ValueHead
+from services.rollout.engines import chatml
 from services.rollout.engines.torch_engine import attention
 
 
@@ -113,6 +114,7 @@ class ChatTokenizer:
 
     def __init__(self, folder: Path, model: Any) -> None:
         self._inner = AutoTokenizer.from_pretrained(folder)
+        self._around: tuple[str, str] | None = None
         self.eos = _eos(model, self._inner.eos_token_id)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
@@ -136,6 +138,17 @@ class ChatTokenizer:
             self._inner(text, add_special_tokens=False, split_special_tokens=True)["input_ids"],
             np.int32,
         )
+
+    def encode_answer(self, text: str) -> IntTokens:
+        """Return token ids between an action and what the model says next."""
+        if self._around is None:
+            self._around = chatml.around_answer(self._inner)
+        ids = chatml.answer_tokens(self._around, text, self._with_special, self.encode)
+        return np.array(ids, np.int32)
+
+    def _with_special(self, text: str) -> list[int]:
+        ids: list[int] = self._inner(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def decode(self, tokens: IntTokens) -> str:
         """Return text without special tokens."""

@@ -1,0 +1,50 @@
+"""Environments: what answers a path's actions, as a function of its state."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from banyan.environments.observation import Effect, ToolOutcome
+from banyan.plugins.filter import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An environment's answer to an action.
+
+    text: what the path goes on with
+    state: the state that the action left; at most 64 KiB
+    reward: reward of the step
+    done: whether the episode is over
+    outcome: how the step ended
+    effect: what the step changed
+    anchor: name of the state for estimators of steps
+    """
+
+    text: str
+    state: bytes = b""
+    reward: float = 0.0
+    done: bool = False
+    outcome: ToolOutcome = ToolOutcome.OK
+    effect: Effect = Effect.NONE
+    anchor: bytes = b""
+
+
+class Environment(Protocol):
+    """An environment whose state is bytes: two actions behind one place act on two copies.
+
+    Pure: equal states and actions have equal answers, and all draws come from the seed.
+
+    end: the mark that ends an action; a path that samples it stops, and is answered
+    """
+
+    name: str
+    version: str
+    end: str
+
+    def reset(self, row: Row, seed: int) -> bytes:
+        """Return the state before the first action. Raises ValueError for an unusable row."""
+        ...
+
+    def step(self, state: bytes, action: str) -> Answer:
+        """Return the answer to an action, which may be any text."""
+        ...

@@ -1,0 +1,1 @@
+"""Environments that answer a path's actions, a file each."""

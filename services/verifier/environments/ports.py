@@ -1,0 +1,18 @@
+"""The port of environments to the store."""
+
+from typing import Protocol
+
+from banyan.v1 import treestore_service_pb2 as ts
+
+
+class Store(Protocol):
+    """The treestore, as environments read it."""
+
+    async def read_action(
+        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float
+    ) -> ts.ReadActionResponse:
+        """Return the way to an action; empty if it is not stored at the deadline.
+
+        Raises NotFound, or Refused if the claim is not in force.
+        """
+        ...
