@@ -30,6 +30,17 @@ def like(name: str, value: Any, default: float | int | str) -> None:
         raise ValueError(f"{name} must be {_KINDS[type(default)]}, got {value!r}")
 
 
+def shown(value: Any, most: int = 60) -> str:
+    """Return the beginning of a value's text for a message, or its type if it has no text.
+
+    Integers of thousands of digits and very deep lists have none.
+    """
+    try:
+        return repr(value)[:most]
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too large to show"
+
+
 def _finite(name: str, value: Any) -> None:
     # The comparison is exact for integers too large for a float, such as 10**400.
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:

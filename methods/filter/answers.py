@@ -1,4 +1,4 @@
-"""Answers in completions, a helper of majority: a text that is equal for equal answers, or None."""
+"""Answers in completions, a helper of majority and choice: the text that equal answers share."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +21,13 @@ def number_of(completion: str, take: str) -> str | None:
 
 
 def tag_of(completion: str, take: str) -> str | None:
-    """Return the content of the last <answer> tag.
+    """Return the content of the last <answer> tag, simplified."""
+    last = tagged(completion)
+    return simplified(last.strip()) or None if last is not None else None
+
+
+def tagged(completion: str) -> str | None:
+    """Return the content of the last closed <answer> tag; None without any.
 
     The search takes linear time: a model may write thousands of tags that never close.
     """
@@ -30,7 +36,7 @@ def tag_of(completion: str, take: str) -> str | None:
         end := completion.find(_CLOSE, start + len(_OPEN))
     ) >= 0:
         last, at = completion[start + len(_OPEN) : end], end + len(_CLOSE)
-    return simplified(last.strip()) or None if last is not None else None
+    return last
 
 
 def text_of(completion: str, take: str) -> str | None:
