@@ -87,6 +87,7 @@ UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
     "choice": "methods.filter.choice:Choice",
+    "format": "methods.filter.format:Format",
 }
 UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
 # Scorers of Banyan's own whose pure code runs there, too, and asks for runs of foreign programs,
