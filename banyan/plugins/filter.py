@@ -88,6 +88,7 @@ UNCONFINED: Mapping[str, str] = {
     "steps": "methods.filter.steps:Steps",
     "choice": "methods.filter.choice:Choice",
     "format": "methods.filter.format:Format",
+    "length": "methods.filter.length:Length",
 }
 UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
 # Scorers of Banyan's own whose pure code runs there, too, and asks for runs of foreign programs,

@@ -57,8 +57,8 @@ class Ets(Growing):
     cut: float = 0.05
     """Cosine distance up to which steps are one cluster."""
     scorer: str = ""
-    """Scorer of steps: empty for the policy's head; else `number` or `steps`, called with the
-    path's text and a row {prompt}."""
+    """Scorer of steps: empty for the policy's head; else one that runs without a sandbox, such as
+    `number` or `format`, called with the path's text and a row {prompt}."""
     scorer_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the scorer."""
 

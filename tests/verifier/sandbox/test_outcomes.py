@@ -19,6 +19,7 @@ from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.scoring import Scoring, to_wire
 
 HALF = "\ud83d"  # half a surrogate: JSON has it, UTF-8 does not
+NEEDED = {"length": {"most": 9}}  # settings without a default
 REPAIR = {"keep": 1, "text": "so", "step": 1, "steps": 2}
 
 
@@ -162,8 +163,24 @@ async def test_long_texts_of_a_group_do_not_hold_the_loop() -> None:
 
 def test_a_scorer_runs_unconfined_by_class_and_not_by_name() -> None:
     for name in UNCONFINED:
-        assert unconfined(name, registry.build("filter", name, {}))
+        assert unconfined(name, registry.build("filter", name, NEEDED.get(name, {})))
     assert not unconfined("number", registry.build("filter", "steps", {}))
+
+
+@pytest.mark.parametrize("name", UNCONFINED)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", HALF, "\0", "\x1b[2J\u202e", "1e999", "9" * 10**6, "[" * 10**6, " " * 10**6),
+        *("<think>" * 150_000, "answer: " * 125_000, "A\n" * 500_000, "the " * 250_000),
+    ],
+    ids=lambda text: f"{len(text)}:{text[:4]!a}",
+)
+def test_what_runs_unconfined_takes_any_text(name: str, text: str) -> None:
+    """An error in the verifier's own process would be no verdict."""
+    row = {"answer": 7, "solution": ["7"], "options": list("efghijkl")}
+    outcome = registry.build("filter", name, NEEDED.get(name, {})).score(text, row)
+    assert isinstance(outcome, Scored) and to_wire(outcome).ByteSize() < MAX_MESSAGE_BYTES
 
 
 async def test_another_plugin_under_our_name_is_not_run_here(
