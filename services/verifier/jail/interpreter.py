@@ -5,7 +5,7 @@ import sys
 import sysconfig
 
 _SITES = ("site-packages", "dist-packages")
-_LIBRARIES = (
+LIBRARIES = (
     *("/lib64", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu"),
     *("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
 )
@@ -31,4 +31,4 @@ def readable() -> list[str]:
         for name in sorted(os.listdir(shared))
         if name.startswith("libpython")
     ]
-    return [path for path in (*library, *own, *_LIBRARIES, *_DATA) if os.path.exists(path)]
+    return [path for path in (*library, *own, *LIBRARIES, *_DATA) if os.path.exists(path)]
