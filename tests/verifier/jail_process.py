@@ -46,16 +46,23 @@ def become(order: dict[str, Any]) -> None:
 async def attempted(order: dict[str, Any]) -> dict[str, Any]:
     """Return the holes of a back end, and what its choice says."""
     from banyan.errors import InvalidInput
-    from services.verifier.jail.battery import battery
+    from services.verifier.jail.battery import battery, language
+    from services.verifier.jail.monty_jail import MontyJail, proven
+    from services.verifier.jail.port import Jail
     from services.verifier.jail.select import choose
 
     try:
         with tempfile.TemporaryDirectory() as state:
-            jail = await choose(Path(state), backends=[order["backend"]])
+            if order["backend"] == "monty":
+                jail: Jail = MontyJail(await proven(Path(state)))
+                holes_of = language.holes
+            else:
+                jail = await choose(Path(state), backends=[order["backend"]])
+                holes_of = battery.holes
     except InvalidInput as error:
         return {"refused": str(error), "holes": [], "version": ""}
     try:
-        return {"refused": "", "holes": await battery.holes(jail), "version": jail.version}
+        return {"refused": "", "holes": await holes_of(jail), "version": jail.version}
     finally:
         await jail.close()
 

@@ -5,13 +5,14 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from banyan.digest import blake
 from banyan.errors import InvalidInput
 from services.verifier.jail.battery import battery
 from services.verifier.jail.pool import ZygotePool
+from services.verifier.jail.port import Jail
 
 log = logging.getLogger(__name__)
 BACKENDS = ("namespaces", "process")
@@ -20,6 +21,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATUS = Path("/proc/self/status")
 _OURS = Path(__file__).parent
 _PROOFS = "jail_proofs.json"
+Holes = Callable[[Jail], Awaitable[list[str]]]
 
 
 async def choose(state: Path, *, width: int = 2, backends: Sequence[str] = BACKENDS) -> ZygotePool:
@@ -34,7 +36,7 @@ async def choose(state: Path, *, width: int = 2, backends: Sequence[str] = BACKE
         jail = ZygotePool(backend, width=width)
         try:
             await jail.check()
-            await _prove(jail, backend, state)
+            await prove(jail, backend, state, battery.holes)
         except OSError as error:
             reasons.append(f"{backend}: {error}")
             await jail.close()
@@ -43,13 +45,13 @@ async def choose(state: Path, *, width: int = 2, backends: Sequence[str] = BACKE
     raise InvalidInput("this machine cannot run programs that nobody trusts: " + "; ".join(reasons))
 
 
-async def _prove(jail: ZygotePool, backend: str, state: Path) -> None:
-    """Run the battery unless it was passed here before. Raises OSError with the holes."""
+async def prove(jail: Jail, backend: str, state: Path, holes_of: Holes) -> None:
+    """Run a battery unless it was passed here before. Raises OSError with the holes."""
     key, file = _key(backend), state / _PROOFS
     proofs = _proofs(file)
     if proofs.get(backend) == key:
         return
-    if holes := await battery.holes(jail):
+    if holes := await holes_of(jail):
         raise OSError(f"the battery found {len(holes)} holes: {'; '.join(holes)[:500]}")
     try:
         state.mkdir(parents=True, exist_ok=True)
