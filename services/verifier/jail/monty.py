@@ -72,7 +72,11 @@ class Sessions:
         monty_binary = os.path.join(sysconfig.get_path("scripts"), "monty")
         binary.write_text(language.command(python, _ROOT, monty_binary))
         binary.chmod(0o700)
-        sessions = cls(width, os.urandom(32) if key is None else key, folder, binary)
+        try:
+            sessions = cls(width, os.urandom(32) if key is None else key, folder, binary)
+        except (monty.MontyError, RuntimeError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise OSError(f"no worker of monty starts: {error}") from error
         first = await sessions.run("None")
         if first.outcome is not Outcome.DONE:
             await sessions.close()

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -178,20 +179,21 @@ def test_a_tree_has_the_states_of_each_path_run_from_the_start(
 
 
 async def _compare(tree: list[tuple[int, str]]) -> None:
-    first, second = await Sessions.start(key=KEY), await Sessions.start(key=KEY, width=1)
-    states: list[bytes | None] = [None]
-    paths: list[list[str]] = [[]]
-    for parent, code in tree:
-        parent %= len(states)
-        states.append((await run(first, code, states[parent])).state)
-        paths.append([*paths[parent], code])
-    for state, path in zip(states, paths, strict=True):
-        alone = None
-        for code in path:
-            alone = (await run(second, code, alone)).state
-        assert alone == state
-    await first.close()
-    await second.close()
+    async with AsyncExitStack() as stack:
+        first, second = await Sessions.start(key=KEY), await Sessions.start(key=KEY, width=1)
+        stack.push_async_callback(first.close)
+        stack.push_async_callback(second.close)
+        states: list[bytes | None] = [None]
+        paths: list[list[str]] = [[]]
+        for parent, code in tree:
+            parent %= len(states)
+            states.append((await run(first, code, states[parent])).state)
+            paths.append([*paths[parent], code])
+        for state, path in zip(states, paths, strict=True):
+            alone = None
+            for code in path:
+                alone = (await run(second, code, alone)).state
+            assert alone == state
 
 
 async def test_runs_beside_each_other_end_in_their_turn(sessions: Sessions) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -155,17 +156,17 @@ def test_a_kernel_without_landlock_is_refused(monkeypatch: pytest.MonkeyPatch) -
         language.confine(["/bin/true"])
 
 
-def started(way: str) -> "subprocess.Popen[str]":
+def started(way: str, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", PARENT, way],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-async def test_workers_end_with_a_parent_that_is_killed(eventually: Any) -> None:
-    parent = started("stays")
+async def test_workers_end_with_a_parent_that_is_killed(eventually: Any, tmp_path: Path) -> None:
+    parent = started("stays", tmp_path)
     assert parent.stdout is not None
     parent.stdout.readline()
     await eventually(lambda: busy(parent.pid), 10.0, "a worker that computes")
@@ -176,11 +177,18 @@ async def test_workers_end_with_a_parent_that_is_killed(eventually: Any) -> None
 
 
 @pytest.mark.parametrize("way", ["closes", "leaves"])
-def test_a_process_with_sessions_ends_well(way: str) -> None:
-    parent = started(way)
+def test_a_process_with_sessions_ends_well(way: str, tmp_path: Path) -> None:
+    parent = started(way, tmp_path)
     folder = parent.communicate(timeout=20)[0].strip()
     assert parent.returncode == 0
     assert Path(folder).exists() == (way == "leaves")
-    if way == "leaves":
-        Path(folder, "worker").unlink()
-        Path(folder).rmdir()
+
+
+async def test_sessions_that_do_not_start_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(language, "command", lambda *_: "#!/nowhere\n")
+    with pytest.raises(OSError, match="no worker of monty starts"):
+        await Sessions.start()
+    assert list(tmp_path.iterdir()) == []
