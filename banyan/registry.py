@@ -9,6 +9,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.plugins import traits
+from banyan.plugins.environment import OURS as OUR_ENVIRONMENTS
 from banyan.plugins.traits import EstimatorTraits, PolicyTraits
 from banyan.runtime.launch import OUR_PACKAGES, take_names
 
@@ -126,8 +127,19 @@ def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def environment(name: str, settings: Mapping[str, Any]) -> Any:
-    """Return the environment with its settings. Raises InvalidInput for any other object."""
-    return _of_kind("environment", name, settings, "environment", "step(state, action)")
+    """Return the environment with its settings. Raises InvalidInput for one that is not ours."""
+    if name not in OUR_ENVIRONMENTS:
+        raise InvalidInput(
+            f"there is no environment {name!r}; known: {', '.join(OUR_ENVIRONMENTS)}. Others would"
+            " run unconfined in the verifier, which is not there yet"
+        )
+    built = _of_kind("environment", name, settings, "environment", "step(state, action)")
+    if type(built) is not find("environment", OUR_ENVIRONMENTS[name]):
+        raise InvalidInput(
+            f"environment {name!r} is {type(built).__module__}, not Banyan's own; register another"
+            " name"
+        )
+    return built
 
 
 def curriculum(name: str, settings: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Environments: what answers a path's actions, as a function of its state."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,11 @@ class Answer:
     outcome: ToolOutcome = ToolOutcome.OK
     effect: Effect = Effect.NONE
     anchor: bytes = b""
+
+
+# Environments that are Banyan's own pure code, with the classes that their names must lead to. They
+# run in the verifier's process, so no other code may be one, whatever is registered.
+OURS: Mapping[str, str] = {"calculator": "methods.environment.calculator:Calculator"}
 
 
 class Environment(Protocol):

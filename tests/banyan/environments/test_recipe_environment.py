@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import parse, resolve
 from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
@@ -29,8 +30,12 @@ def test_a_recipe_survives_its_json() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("environment: {name: calculater}", "there is no environment plugin 'calculater'; known:"),
+        (
+            "environment: {name: calculater}",
+            "there is no environment 'calculater'; known: calculator",
+        ),
         ("environment: {name: calculator, settings: {digits: -1}}", "digits must be a whole"),
+        ("environment: {name: 'os:system'}", "there is no environment 'os:system'"),
         ("environment: {name: calculator, turns: 0}", "environment.turns"),
         (
             "environment: {name: calculator}\ngenerate: {policy: treepo}",
@@ -58,3 +63,15 @@ def test_what_does_not_go_together_is_refused(more: str, message: str) -> None:
 def test_an_environment_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="generate_json is unusable"):
         GenerateSpec.from_json(f'{{"name": "iid", "max_new_tokens": 4, "environment": {text}}}')
+
+
+def test_a_plugin_that_takes_the_name_of_ours_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Calculator:
+        """Another one."""
+
+        def step(self, state: bytes, action: str) -> None:
+            raise AssertionError("it ran")
+
+    monkeypatch.setattr(registry, "build", lambda axis, *more: Calculator())
+    with pytest.raises(InvalidInput, match=r"is tests\.banyan.*, not Banyan's own"):
+        registry.environment("calculator", {})
