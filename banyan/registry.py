@@ -133,7 +133,7 @@ def environment(name: str, settings: Mapping[str, Any]) -> Any:
             f"there is no environment {name!r}; known: {', '.join(OUR_ENVIRONMENTS)}. Others would"
             " run unconfined in the verifier, which is not there yet"
         )
-    built = _of_kind("environment", name, settings, "environment", "step(state, action)")
+    built = _of_kind("environment", name, settings, "environment", "reset(row, seed)")
     if type(built) is not find("environment", OUR_ENVIRONMENTS[name]):
         raise InvalidInput(
             f"environment {name!r} is {type(built).__module__}, not Banyan's own; register another"

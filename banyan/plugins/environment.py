@@ -1,11 +1,12 @@
 """Environments: what answers a path's actions, as a function of its state."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from banyan.environments.observation import Effect, ToolOutcome
 from banyan.plugins.filter import Row
+from banyan.programs.session import SessionResult, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,13 @@ class Answer:
 
 # Environments that are Banyan's own pure code, with the classes that their names must lead to. They
 # run in the verifier's process, so no other code may be one, whatever is registered.
-OURS: Mapping[str, str] = {"calculator": "methods.environment.calculator:Calculator"}
+OURS: Mapping[str, str] = {
+    "calculator": "methods.environment.calculator:Calculator",
+    "python": "methods.environment.python:Python",
+}
 
 
-class Environment(Protocol):
+class _Resettable(Protocol):
     """An environment whose state is bytes: two actions behind one place act on two copies.
 
     Pure: equal states and actions have equal answers, and all draws come from the seed.
@@ -50,6 +54,18 @@ class Environment(Protocol):
     def reset(self, row: Row, seed: int) -> bytes:
         """Return the state before the first action. Raises ValueError for an unusable row."""
         ...
+
+
+class SessionEnvironment(_Resettable, Protocol):
+    """An environment that runs code of an action in a session, which the verifier has."""
+
+    def turn(self, state: bytes, action: str) -> Generator[Task, SessionResult, Answer]:
+        """Yield runs one after the other, each for its result; return the answer."""
+        ...
+
+
+class Environment(_Resettable, Protocol):
+    """An environment that answers by itself."""
 
     def step(self, state: bytes, action: str) -> Answer:
         """Return the answer to an action, which may be any text."""

@@ -13,6 +13,7 @@ from services.verifier.environments.actions import Actions
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.jail.chosen import ChosenJail
+from services.verifier.jail.chosen_sessions import ChosenSessions
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.confinement import kernel
 from services.verifier.sandbox.pool import Pool
@@ -33,7 +34,9 @@ async def run(stop: asyncio.Event) -> None:
     bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
     channel = rpc.channel(settings.store, secret=settings.secret)
     store = GrpcStore(channel)
-    actions = Actions(store, receipts.key_of(settings.secret))
+    key = receipts.key_of(settings.secret)
+    sessions = ChosenSessions(settings.state, key, width=settings.programs)
+    actions = Actions(store, key, sessions)
     liveness = Liveness()
     server = await rpc.serve(
         settings.listen,
@@ -59,6 +62,7 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         await server.stop()
         await scoring.close()
+        await sessions.close()
         await channel.close(None)
         await bus.close()
 

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 _ASK_S = 10.0  # of one attempt, also for the action to be stored; it counts as progress
 _PAUSE_S = 0.5  # between attempts, doubled up to the longest
 _LONGEST_PAUSE_S = 8.0
+_MOST_LOST = 3  # attempts whose runner was lost; then another node may have more luck
 
 
 class Executor(Protocol):
@@ -55,7 +56,7 @@ class Acting:
     async def _act(
         self, tree: ActiveTree, call: Call, executor: Executor, environments: Environments
     ) -> None:
-        pause_s = _PAUSE_S
+        pause_s, lost = _PAUSE_S, 0
         while self._trees.holds(tree) and tree.is_growing:
             tree.note_progress()
             try:
@@ -67,6 +68,10 @@ class Acting:
                     deadline_s=_ASK_S,
                 )
             except TemporaryError as error:
+                lost += error.reason == Reason.CHILD_DIED
+                if lost >= _MOST_LOST:
+                    executor.give_up(tree, return_reasons.here(error))
+                    return
                 log.info("tree %s: %s; it is asked again", tree.label, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

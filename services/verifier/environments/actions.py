@@ -16,13 +16,13 @@ from banyan.environments import receipts
 from banyan.environments.observation import Effect, Observation
 from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput, Refused, TemporaryError
-from banyan.plugins.environment import Answer, Environment
+from banyan.plugins.environment import Answer
 from banyan.reasons import Reason
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from banyan.wire.receipts import from_wire
 from services.verifier.environments.cut import cut
-from services.verifier.environments.ports import Store
+from services.verifier.environments.ports import Sessions, Store
 from services.verifier.environments.states import States
 
 _MOST_STATE = 64 << 10
@@ -35,12 +35,13 @@ class Actions:
 
     store: reads the way to an action.
     key: key of receipts.
+    sessions: run code of actions; None where such environments are refused.
     """
 
-    def __init__(self, store: Store, key: bytes) -> None:
-        self._store, self._key = store, key
+    def __init__(self, store: Store, key: bytes, sessions: Sessions | None = None) -> None:
+        self._store, self._key, self._sessions = store, key, sessions
         self._states = States()
-        self._built: dict[bytes, Environment] = {}
+        self._built: dict[bytes, Any] = {}
         self._under_way: dict[bytes, asyncio.Task[tuple[Receipt, str]]] = {}
 
     async def act(
@@ -74,8 +75,8 @@ class Actions:
             return from_wire(last.receipt), last.answer
         spec = self._spec(way, tree_id)
         environment = self._environment(spec)
-        before = self._state(environment, way)
-        answer = environment.step(before, call)
+        before = await self._state(environment, way)
+        answer = await self._step(environment, before, call)
         self._check(answer, spec)
         whole = answer.text[:_MOST_ANSWER]
         text = cut(whole, spec.answer_chars)
@@ -104,7 +105,7 @@ class Actions:
             raise InvalidInput(f"tree {tree_id.hex()[:12]} has no environment that answers")
         return spec
 
-    def _environment(self, spec: EnvironmentSpec) -> Environment:
+    def _environment(self, spec: EnvironmentSpec) -> Any:
         key = canonical([spec.name, dict(spec.settings)])
         if key not in self._built:
             if len(self._built) >= _MOST_BUILT:
@@ -112,7 +113,31 @@ class Actions:
             self._built[key] = registry.environment(spec.name, spec.settings)
         return self._built[key]
 
-    def _state(self, environment: Environment, way: ts.ReadActionResponse) -> bytes:
+    async def _step(self, environment: Any, state: bytes, call: str) -> Answer:
+        """Return an environment's answer.
+
+        Raises TemporaryError where a run in a session failed by no fault of its code.
+        """
+        if not hasattr(environment, "turn"):
+            answer: Answer = environment.step(state, call)
+            return answer
+        if self._sessions is None:
+            raise InvalidInput(f"environment {environment.name} needs sessions; there are none")
+        turn, result = environment.turn(state, call), None
+        while True:
+            try:
+                task = turn.send(result)
+            except StopIteration as end:
+                answer = end.value
+                return answer
+            result = await self._sessions.do(task)
+            if not result.outcome.is_programs:
+                raise TemporaryError(
+                    f"a session of environment {environment.name} ended {result.outcome}",
+                    reason=Reason.CHILD_DIED,
+                )
+
+    async def _state(self, environment: Any, way: ts.ReadActionResponse) -> bytes:
         """Return the state that an action finds, made again from the nearest one that is kept."""
         turns = way.turns[:-1]
         first, state = 0, b""
@@ -123,9 +148,26 @@ class Actions:
         else:
             state = _reset(environment, way)
         for turn in turns[first:]:
-            state = _again(environment, state, turn)
+            state = await self._again(environment, state, turn)
             self._states.put(turn.action, state)
         return state
+
+    async def _again(self, environment: Any, state: bytes, turn: ts.Turn) -> bytes:
+        """Return the state behind an action that was answered before.
+
+        Raises Refused with ENVIRONMENT_DIVERGED unless what is recorded comes out.
+        """
+        seen = from_wire(turn.receipt).observation
+        if seen.before != blake(state):
+            raise _diverged(turn, "found")
+        if seen.effect is Effect.NONE:
+            return state  # it is not run again: its answer stands
+        answer = await self._step(environment, state, turn.receipt.call)
+        if blake(answer.state) != seen.after:
+            raise _diverged(turn, "left")
+        if blake(_bytes(answer.text[:_MOST_ANSWER])) != seen.answer:
+            raise _diverged(turn, "answered")
+        return answer.state
 
     def _check(self, answer: Answer, spec: EnvironmentSpec) -> None:
         if len(answer.state) > _MOST_STATE:
@@ -135,27 +177,10 @@ class Actions:
             )
 
 
-def _reset(environment: Environment, way: ts.ReadActionResponse) -> bytes:
+def _reset(environment: Any, way: ts.ReadActionResponse) -> bytes:
     row: dict[str, Any] = json.loads(way.row_json)
-    return environment.reset(row, draw_key(way.seed, "environment"))
-
-
-def _again(environment: Environment, state: bytes, turn: ts.Turn) -> bytes:
-    """Return the state behind an action that was answered before.
-
-    Raises Refused with ENVIRONMENT_DIVERGED unless what is recorded comes out.
-    """
-    seen = from_wire(turn.receipt).observation
-    if seen.before != blake(state):
-        raise _diverged(turn, "found")
-    if seen.effect is Effect.NONE:
-        return state  # it is not run again: its answer stands
-    answer = environment.step(state, turn.receipt.call)
-    if blake(answer.state) != seen.after:
-        raise _diverged(turn, "left")
-    if blake(_bytes(answer.text[:_MOST_ANSWER])) != seen.answer:
-        raise _diverged(turn, "answered")
-    return answer.state
+    state: bytes = environment.reset(row, draw_key(way.seed, "environment"))
+    return state
 
 
 def _diverged(turn: ts.Turn, what: str) -> Refused:

@@ -2,7 +2,16 @@
 
 from typing import Protocol
 
+from banyan.programs.session import SessionResult, Task
 from banyan.v1 import treestore_service_pb2 as ts
+
+
+class Sessions(Protocol):
+    """Runs of code in sessions."""
+
+    async def do(self, task: Task) -> SessionResult:
+        """Do a run; never raises for what the code does."""
+        ...
 
 
 class Store(Protocol):

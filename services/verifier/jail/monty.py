@@ -25,9 +25,9 @@ import pydantic_monty as monty
 
 from banyan.errors import InvalidInput
 from banyan.programs.run import Limits, Outcome
+from banyan.programs.session import SessionResult, Task
 from services.verifier.jail import state as states
 from services.verifier.jail.inside import language
-from services.verifier.jail.session import SessionResult, Task
 from services.verifier.jail.turn import Turn, Watch
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from banyan.errors import InvalidInput
 from banyan.programs.run import Outcome, Result, Run
+from banyan.programs.session import Task
 from services.verifier.jail import select
 from services.verifier.jail.battery import language
 from services.verifier.jail.monty import Sessions
-from services.verifier.jail.session import Task
 
 # The language has no `input`, no EOFError and no inheritance; a call of ours would need values to
 # cross the sandbox's wall, so the input is there before the program, as a variable.

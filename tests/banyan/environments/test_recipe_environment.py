@@ -69,7 +69,7 @@ def test_a_plugin_that_takes_the_name_of_ours_does_not_run(monkeypatch: pytest.M
     class Calculator:
         """Another one."""
 
-        def step(self, state: bytes, action: str) -> None:
+        def reset(self, row: object, seed: int) -> None:
             raise AssertionError("it ran")
 
     monkeypatch.setattr(registry, "build", lambda axis, *more: Calculator())

@@ -74,6 +74,16 @@ async def test_what_fails_for_now_is_asked_again(monkeypatch: pytest.MonkeyPatch
     assert len(rig.asked) == 3 and rig.answered and not rig.returned
 
 
+async def test_a_runner_that_is_lost_again_and_again_is_left_to_another_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = TemporaryError("a session ended LOST", reason=Reason.CHILD_DIED)
+    rig = Rig(lost, TemporaryError("away"), lost, lost)
+    await rig.run(monkeypatch)
+    assert len(rig.asked) == 4 and len(rig.returned) == 1
+    assert rig.returned[0].startswith("UNABLE: ")
+
+
 @pytest.mark.parametrize("reason", [Reason.STALE_EPOCH, Reason.NOT_GROWING])
 async def test_a_lost_tree_is_left_to_its_renewal(
     monkeypatch: pytest.MonkeyPatch, reason: str

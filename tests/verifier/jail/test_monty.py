@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from banyan.errors import InvalidInput
 from banyan.programs.run import Limits, Outcome
+from banyan.programs.session import SessionResult
 from services.verifier.jail import state as states
 from services.verifier.jail.monty import MAX_STATE_BYTES, Sessions
-from services.verifier.jail.session import SessionResult
 
 LIMITS = Limits(wall_s=5.0, cpu_s=0.3, memory_mb=32, output_bytes=1000)
 KEY = b"key of a test"
