@@ -118,7 +118,7 @@ def _check_environment(recipe: Recipe, policy: Any) -> None:
     if not traits.of_policy(policy).acts:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} does not let paths act in an environment; "
-            "use iid, rounds or dars, or leave environment out"
+            "use turns, iid, rounds or dars, or leave environment out"
         )
 
 

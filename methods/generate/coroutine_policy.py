@@ -138,6 +138,19 @@ class Growth:
             self._calls.append(branch)
         return self._slot(branch, segment is not None, segment)
 
+    async def leg(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
+        """Sample a branch behind `start` policy tokens to its end, or to its next action."""
+        sampling = upto(self.view.sampling, self.view.max_path_tokens - start)
+        return await self.run(Expansion(branch, sampling, signals=signals))
+
+    def ended_by(self, answer: Segment) -> bool:
+        """End a path whose answer leaves nothing to say; return whether it is one."""
+        if answer.finish is Finish.BOUNDARY:
+            return False
+        reason = "done" if answer.finish is Finish.STOP else "length"
+        self.mark(Leaf(answer.id, len(answer)), reason)
+        return True
+
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
         """Sample a branch behind `start` policy tokens to its path's end, which is a leaf.
 
@@ -145,19 +158,15 @@ class Growth:
         """
         pieces: tuple[Segment, ...] = ()
         while True:
-            spent = start + sum(map(len, pieces))
-            sampling = upto(self.view.sampling, self.view.max_path_tokens - spent)
-            run = await self.run(Expansion(branch, sampling, signals=signals))
+            run = await self.leg(branch, start + sum(map(len, pieces)), signals)
             pieces += run.pieces
             if run.last.finish is not Finish.TOOL_CALL:
                 self.end(run)
                 return Run(pieces)
             answer = await self.act(run)
-            end = Leaf(answer.id, len(answer))
-            if answer.finish is not Finish.BOUNDARY:
-                self.mark(end, "done" if answer.finish is Finish.STOP else "length")
+            if self.ended_by(answer):
                 return Run(pieces)
-            branch = Branch(end.segment, end.end, 0)
+            branch = Branch(answer.id, len(answer), 0)
 
     # -- for the grower --
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from banyan.v1 import tree_pb2
 from tests.faults.audit import audit
 from tests.faults.harness import recipe, system, tiny_model
 
-STEPS, WIDTH, TURNS = 3, 4, 2
+STEPS, TURNS = 3, 2
 # A sum or product between = and ?, an answer, then a (right) or b (wrong), or another call.
 CHAIN = {
     "": {"=": 1.0},
@@ -41,7 +42,11 @@ def acting(folder: Path) -> dict[str, Any]:
     data = recipe(
         tiny_model(folder / "model"),
         task={"name": "file", "path": str(rows), "reward": "number"},
-        generate={"policy": "iid", "settings": {"width": WIDTH}, "max_new_tokens": 24},
+        generate={
+            "policy": "turns",
+            "settings": {"starts": 2, "branches": 2, "depth": 1},
+            "max_new_tokens": 24,
+        },
         environment={
             "name": "calculator",
             "settings": {"begin": "=", "end": "?"},
@@ -74,6 +79,8 @@ def check(database: Path, run: rs.Run) -> int:
         assert receipt.observation.action == row["parent"] and len(receipt.mac) == 32
         assert receipt.call.endswith(("=6*7?", "=1*1?"))
         assert not row["logprobs"] and not row["policy_digest"]
+    forks = Counter(row["parent"] for row in rows.values())
+    assert max(forks[row["id"]] for row in tools) == 2, "paths fork behind answers"
     answered = {row["parent"] for row in tools}
     calls = [row for row in rows.values() if row["finish"] == Finish.TOOL_CALL]
     assert {row["id"] for row in calls} == answered, "every action has its answer"
@@ -95,7 +102,7 @@ async def test_a_run_whose_paths_act(tmp_path: Path) -> None:
         run = await made.finish()
     database = tmp_path / "state" / "store.sqlite"
     answers = check(database, run)
-    assert answers >= STEPS * 4 * WIDTH, "each path calls at least once"
+    assert answers >= STEPS * 4 * 2, "each path from the prompt calls at least once"
     with sqlite3.connect(database) as db:
         values = {
             completion: {value for (value,) in found}

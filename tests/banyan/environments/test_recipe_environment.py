@@ -39,7 +39,7 @@ def test_a_recipe_survives_its_json() -> None:
         ("environment: {name: calculator, turns: 0}", "environment.turns"),
         (
             "environment: {name: calculator}\ngenerate: {policy: treepo}",
-            "generate.policy treepo does not let paths act in an environment; use iid",
+            "generate.policy treepo does not let paths act in an environment; use turns",
         ),
         (
             "environment: {name: calculator}\nresources: {engine: vllm}",

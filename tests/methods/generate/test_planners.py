@@ -25,6 +25,7 @@ SETTINGS = {
     "rose": POLICIES[ROSE],
     "treepo-eager": POLICIES[EAGER],
     "iid": st.fixed_dictionaries({"width": st.integers(1, 6)}),
+    "turns": st.fixed_dictionaries({"starts": st.integers(1, 6)}),
     "dars": st.fixed_dictionaries({"width": st.integers(1, 5), "max_width": st.integers(5, 12)}),
     "scope": st.fixed_dictionaries(
         {"width": st.integers(1, 5), "most": st.integers(1, 3), "least": st.just(0.2)}

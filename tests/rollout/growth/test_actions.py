@@ -1,6 +1,7 @@
 """Paths that act: they stop at a call, are answered, and go on; any order, any interruption."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from banyan.plugins import Branch, Plan
 from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
 from methods.environment.calculator import Calculator
+from methods.generate.turns import TurnForks
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.plan_checks import checked_plan
 from services.rollout.growth.segments import ToolAnswer, Turns
@@ -40,10 +42,15 @@ CALCULATOR = Calculator(begin="=", end="?")
 SCRIPT: dict[str, Any] = {"chain": CHAIN}
 
 
-def acting(turns: int = 2, max_tokens: int = 40, width: int = 4, seed: int = 5) -> GrowSpec:
-    made = spec(IID, {"width": width}, max_tokens, seed, turns=Turns(turns, "?"))
-    from dataclasses import replace
-
+def acting(
+    turns: int = 2,
+    max_tokens: int = 40,
+    width: int = 4,
+    seed: int = 5,
+    policy: tuple[str, dict[str, int]] | None = None,
+) -> GrowSpec:
+    name, values = policy or (IID, {"width": width})
+    made = spec(name, values, max_tokens, seed, turns=Turns(turns, "?"))
     return replace(made, sampling=replace(made.sampling, stop=("?",)))
 
 
@@ -174,6 +181,50 @@ def test_any_order_and_any_interruption_give_the_same_tree(seed: int, turns: int
     resumed, _ = grow(acting(turns, seed=seed % 1000), tree=survivors(part.tree, rng), rng=rng)
     assert set(resumed.tree.segments) == set(whole.tree.segments)
     assert texts(resumed) == texts(whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    starts=st.integers(1, 3),
+    branches=st.integers(1, 3),
+    depth=st.integers(0, 2),
+    cut=st.integers(1, 40),
+)
+def test_paths_fork_behind_answers_whatever_the_order_and_the_interruption(
+    seed: int, starts: int, branches: int, depth: int, cut: int
+) -> None:
+    policy = {"starts": starts, "branches": branches, "depth": depth}
+    made = acting(turns=3, seed=seed % 1000, policy=("methods.generate.turns:TurnForks", policy))
+    whole, over = grow(made)
+    assert over
+    for segment in whole.tree:
+        forks = [child.ordinal for child in whole.tree.children.get(segment.id, ())]
+        if segment.kind is Kind.TOOL:
+            before = Turns(3, "?").taken(whole.tree, Branch(segment.parent, segment.fork, 0))
+            assert forks == list(range(branches if before < depth else 1))
+        elif segment.kind is Kind.PROMPT:
+            assert forks == list(range(starts))
+        else:
+            assert forks in ([], [0])
+    rng = random.Random(seed)
+    part, _ = grow(made, rng=rng, most=cut)
+    resumed, _ = grow(made, tree=survivors(part.tree, rng), rng=rng)
+    assert set(resumed.tree.segments) == set(whole.tree.segments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"starts": 0}, "starts must be a whole number"),
+        ({"branches": 1.5}, "branches must be a whole number"),
+        ({"depth": -1}, "depth must be a whole number"),
+        ({"starts": 64, "branches": 64, "depth": 2}, "have 262144 leaves"),
+    ],
+)
+def test_forks_are_bounded(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TurnForks(**settings)
 
 
 @pytest.mark.parametrize(
