@@ -15,15 +15,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from banyan.reasons import Reason
+from banyan.text.printable import encodable
 
 
 class BanyanError(Exception):
-    """Root of all errors with a message for a person: the problem, the value, and the remedy."""
+    """Root of all errors with a message for a person: the problem, the value, and the remedy.
+
+    Messages quote texts of users and models, and travel: half characters in them are replaced.
+    """
 
     reason: str = Reason.INTERNAL
 
     def __init__(self, message: str, reason: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(encodable(message))
         if reason is not None:
             self.reason = reason
 
@@ -81,7 +85,8 @@ def with_place(error: Exception) -> str:
     """Return an error of foreign code with its place: `ValueError: no such key (mine.py, line
     5)`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
+    place = f"{frame.filename}, line {frame.lineno}"
+    return encodable(f"{type(error).__name__}: {error} ({place})")
 
 
 @contextmanager

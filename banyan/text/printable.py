@@ -48,7 +48,16 @@ def textual(text: str) -> bool:
 
     Python represents bytes of another encoding by half characters, which UTF-8 cannot.
     """
-    return not any(0xD800 <= ord(char) < 0xE000 for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encodable(text: str) -> str:
+    """Replace the half characters of a text, which UTF-8 and so no message can carry, by U+FFFD."""
+    return text if textual(text) else text.translate(dict.fromkeys(_SURROGATES, _UNKNOWN))
 
 
 class PrintableFormatter(logging.Formatter):

@@ -10,6 +10,7 @@ from banyan.errors import (
     Refused,
     TemporaryError,
     users_code,
+    with_place,
 )
 
 
@@ -31,6 +32,13 @@ def test_an_error_of_banyan_leaves_the_block_as_it_is_unless_none_passes(error: 
     assert caught.value is error
     with pytest.raises(InvalidInput, match=r"^mine: x$"), users_code(message, passing=()):
         raise error
+
+
+def test_a_message_is_text_that_can_be_sent_whatever_it_quotes() -> None:
+    assert str(Refused("a \ud800 b")) == "a \ufffd b"
+    with pytest.raises(ValueError, match="half") as caught:
+        raise ValueError("half \udfff")
+    assert with_place(caught.value).startswith("ValueError: half \ufffd (")
 
 
 def test_a_missed_deadline_is_a_temporary_error_and_a_timeout() -> None:

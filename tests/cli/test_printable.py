@@ -17,7 +17,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from banyan.cli.render import console as output
-from banyan.text.printable import PrintableFormatter, printable, printable_json, textual
+from banyan.text.printable import (
+    PrintableFormatter,
+    encodable,
+    printable,
+    printable_json,
+    textual,
+)
 from tests.cli.command import banyan
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Kb\x9b31mc\x7fd\u202ee\u2066f\u2028g\ufeffh\U000e0041i\rj\x00k"
@@ -117,8 +123,9 @@ def test_a_text_is_textual_where_utf_8_has_it(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         assert not textual(text)
+        assert textual(encodable(text)) and len(encodable(text)) == len(text)
     else:
-        assert textual(text)
+        assert textual(text) and encodable(text) == text
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,11 @@ class Failing:
     """A tree policy that raises once `after` segments are there."""
 
     after: int = 1
+    message: str = "in a user's policy"
 
     def plan(self, view: GrowthView, room: GrowthBudget, rng: Draws) -> Plan:
         if len(view.tree.segments) > self.after:
-            raise ZeroDivisionError("in a user's policy")
+            raise ZeroDivisionError(self.message)
         sampling = replace(view.sampling, max_new_tokens=view.max_path_tokens)
         return Plan(
             tuple(Expansion(Branch(view.root.id, len(view.root), i), sampling) for i in range(4))

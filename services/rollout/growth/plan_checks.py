@@ -13,6 +13,7 @@ from banyan.errors import InvalidInput, users_code, with_place
 from banyan.plugins import Branch, Expansion, LeafMark, Plan
 from banyan.segment import Finish, Origin, Sampling
 from banyan.signals import Wanted
+from banyan.text.printable import textual
 from banyan.tree import Leaf, Tree
 
 T = TypeVar("T")
@@ -141,12 +142,19 @@ def _problem(sampling: Sampling) -> str:
         return f"seed {seed!r}; it must be a whole number from 0 to 2^64 - 1"
     if not all(isinstance(text, str) and text for text in stop):
         return f"stop {stop!r:.100}; they are texts"
+    if not all(map(textual, stop)):
+        return f"stop {stop!r:.100}; a lone surrogate is no text that a message can carry"
     return ""
 
 
 def _check_mark(mark: LeafMark, tree: Tree) -> None:
     if not isinstance(mark.leaf, Leaf) or not isinstance(mark.reason, str):
         raise InvalidInput(f"a mark is a Leaf with a reason in words, got {mark!r:.100}")
+    if not textual(mark.reason):
+        raise InvalidInput(
+            f"a mark has reason {mark.reason!r:.100}; a lone surrogate is no text that a message"
+            " can carry"
+        )
     _check_place(mark.leaf.segment, mark.leaf.end, 1, tree, "a leaf ends")
     if not tree.segments[mark.leaf.segment].parent:
         raise InvalidInput("a leaf ends in the prompt; a path needs at least one token behind it")

@@ -6,6 +6,7 @@ The store reads the first word: UNUSABLE ends the tree, any other queues it agai
 
 from banyan.errors import InvalidInput
 from banyan.reasons import Reason
+from banyan.text.printable import encodable
 from services.rollout.engines.port import NO_ROOM
 
 DRAIN, POLICY = "drain", "policy"
@@ -13,11 +14,12 @@ UNFIT = "UNABLE: the engine of this node does not compute with the policy that i
 NO_ENVIRONMENT = "UNABLE: this node reaches no verifier, which answers actions"
 NO_PLUGIN = Reason.NO_PLUGIN  # reason of an InvalidInput: this node lacks the tree policy
 _THIS_NODE_ONLY = frozenset({NO_PLUGIN, NO_ROOM})
+_MOST_CHARACTERS = 4000  # an error may quote all that a model or a user's code wrote
 
 
 def refusal(message: str, code: str) -> str:
     """Return UNABLE if only this node cannot grow the tree, UNUSABLE if no node ever can."""
-    return f"{'UNABLE' if code in _THIS_NODE_ONLY else 'UNUSABLE'}: {message}"
+    return _sendable(f"{'UNABLE' if code in _THIS_NODE_ONLY else 'UNUSABLE'}: {message}")
 
 
 def invalid(error: InvalidInput) -> str:
@@ -27,7 +29,7 @@ def invalid(error: InvalidInput) -> str:
 
 def here(error: Exception) -> str:
     """Return the reason for an error of this node; the tree may grow on another one."""
-    return f"UNABLE: {type(error).__name__}: {error}"
+    return _sendable(f"UNABLE: {_named(error)}")
 
 
 def failed(error: Exception) -> str:
@@ -35,6 +37,14 @@ def failed(error: Exception) -> str:
 
     Both are pure functions, so they raise it on every node.
     """
-    if isinstance(error, InvalidInput):
-        return f"UNUSABLE: {error}"
-    return f"UNUSABLE: {type(error).__name__}: {error}"
+    return _sendable(f"UNUSABLE: {error if isinstance(error, InvalidInput) else _named(error)}")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _sendable(reason: str) -> str:
+    """Return the beginning of a reason, as a message can carry it."""
+    cut = reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
+    return encodable(cut)

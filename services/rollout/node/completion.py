@@ -68,12 +68,28 @@ class TreeCompleter:
         else:
             await self._release(tree, reason, ack=True)
 
+    async def abandon(self, tree: ActiveTree) -> None:
+        """Give up a claim that nothing here can end: it is renewed no more, and expires.
+
+        The next claim without a new segment counts as an attempt, so this ends.
+        """
+        if self._trees.remove(tree):
+            await tree.delivery.nak(_RETRY_S)
+
     async def flush_and_return(self, tree: ActiveTree, reason: str) -> None:
         """Publish the queued events, then return a tree: its next claim would fence them."""
         await self._publisher.flush_if_possible(_LAST_EVENTS_S)
         await self.return_tree(tree, reason)
 
     async def _complete(self, tree: ActiveTree) -> None:
+        """Wait until the store has a tree, or give up its claim."""
+        try:
+            await self._await_stored(tree)
+        except Exception:  # of any kind: the claim would be renewed until the run is cancelled
+            log.exception("tree %s cannot be completed; its claim is given up", tree.label)
+            await self.abandon(tree)
+
+    async def _await_stored(self, tree: ActiveTree) -> None:
         """Wait until the store has a tree; publish again what it lacks."""
         await tree.end_published.wait()
         await asyncio.sleep(_PAUSE_S)
@@ -85,10 +101,9 @@ class TreeCompleter:
             if await self._is_settled(tree, ingested):
                 return
             repeats += 1
-            if repeats > _MOST_REPEATS:  # a new claim without a new segment counts as an attempt
+            if repeats > _MOST_REPEATS:
                 log.error("the store does not take tree %s; its claim is given up", tree.label)
-                self._trees.remove(tree)
-                await tree.delivery.nak(_RETRY_S)
+                await self.abandon(tree)
                 return
             await self._publish_again(tree, ingested, repeats)
 

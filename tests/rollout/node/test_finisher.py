@@ -131,6 +131,23 @@ async def test_a_store_that_never_takes_a_tree_is_asked_a_few_times(
     assert store.calls == 6 and answers(tree) == ["nak"]
 
 
+async def test_a_completion_that_fails_of_itself_leaves_no_tree_claimed(
+    eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "_PAUSE_S", 0.0)
+
+    class Failing(Store):
+        async def await_ingested(self, *args: object) -> Ingested:
+            raise UnicodeError("of any kind")
+
+    trees, tree, publisher = ActiveTrees(8, 8), active_tree(), Publisher(Bus())  # type: ignore[arg-type]
+    trees.put(tree)
+    tree.end_published.set()
+    completer(Failing(), publisher, trees).begin(tree)
+    await eventually(lambda: len(trees) == 0)
+    await eventually(lambda: answers(tree) == ["nak"])
+
+
 async def test_missing_events_are_published_again_under_new_ids(
     nats_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

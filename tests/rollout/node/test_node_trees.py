@@ -67,6 +67,25 @@ async def test_a_tree_that_no_node_can_grow_is_dropped_at_once(small, eventually
         await small.grown([good])
 
 
+async def test_a_policy_whose_error_no_message_can_carry_ends_its_tree(
+    small,  # noqa: F811
+    eventually,
+):
+    await small.begin()
+    await small.policy(0)
+    async with small.node() as node:
+        (bad,) = await small.open(1, {"after": 2, "message": "half \ud800" * 2000}, PLAN)
+
+        async def dropped():
+            stored = await small._or_none(bad)
+            return stored is not None and stored.state == tree_pb2.TREE_STATE_DROPPED
+
+        await eventually(dropped)
+        stored = await small.state(bad)
+        assert "ZeroDivisionError: half \ufffdhalf" in stored.reason and len(stored.reason) < 5000
+        await eventually(lambda: len(node.trees) == 0)
+
+
 async def test_a_tree_that_only_this_node_cannot_grow_is_queued(small, eventually):  # noqa: F811
     await small.begin()
     await small.policy(0)

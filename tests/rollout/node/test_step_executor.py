@@ -53,7 +53,7 @@ class Rig:
             self.engine,  # type: ignore[arg-type]
             reporter=SimpleNamespace(report=self._report),  # type: ignore[arg-type]
             completer=SimpleNamespace(  # type: ignore[arg-type]
-                flush_and_return=self._return
+                flush_and_return=self._return, abandon=self._abandon
             ),
             spans=self.spans,
             acting=Acting(None, self.trees, self.tasks),
@@ -68,6 +68,10 @@ class Rig:
     async def _return(self, tree: ActiveTree, reason: str) -> None:
         self.engine.commands.append("return")
         self.returned.append(reason)
+        self.trees.remove(tree)
+
+    async def _abandon(self, tree: ActiveTree) -> None:
+        self.engine.commands.append("abandon")
         self.trees.remove(tree)
 
     def tree(self, number: int = 0, **grower: Any) -> ActiveTree:
@@ -155,6 +159,20 @@ async def test_an_error_of_a_tree_policy_ends_its_tree_alone() -> None:
     await settled(rig)
     assert rig.returned == ["UNUSABLE: ZeroDivisionError: in a user's policy"]
     assert list(rig.trees) == [good] and good.state is TreeState.GROWING
+
+
+async def test_a_tree_whose_return_fails_does_not_stay_claimed() -> None:
+    rig = Rig()
+
+    async def fail(keys: Any) -> list[Any]:
+        raise UnicodeError("of any kind")
+
+    rig.engine.abort = fail  # type: ignore[method-assign]
+    tree = rig.tree(start=GrowthStep)
+    await rig.executor.start([tree])
+    rig.executor.give_up(tree, "why")
+    await settled(rig)
+    assert rig.engine.commands[-1] == "abandon" and not len(rig.trees)
 
 
 async def test_refused_requests_return_their_tree_once() -> None:
