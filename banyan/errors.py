@@ -81,12 +81,17 @@ class DeadlineMissed(TemporaryError, TimeoutError):
     reason: str = Reason.DEADLINE_MISSED
 
 
+def with_kind(error: BaseException) -> str:
+    """Return an error of foreign code with its kind: `ValueError: no such key`."""
+    return encodable(f"{type(error).__name__}: {error}")
+
+
 def with_place(error: Exception) -> str:
     """Return an error of foreign code with its place: `ValueError: no such key (mine.py, line
     5)`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}, line {frame.lineno}"
-    return encodable(f"{type(error).__name__}: {error} ({place})")
+    return f"{with_kind(error)} ({encodable(place)})"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from types import TracebackType
 
-from banyan.errors import BanyanError, InvalidInput
+from banyan.errors import BanyanError, InvalidInput, with_kind
 from services.learner.ports import Store, StoredBatch
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Attempt:
         if error is None or not of_the_batch(error):
             return
         batch = self._batch
-        cause = f"{type(error).__name__}: {error}"
+        cause = with_kind(error)
         try:
             if not self.committed:
                 # Else the next learner would choose the same groups, and fail on them again.

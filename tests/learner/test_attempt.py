@@ -92,7 +92,7 @@ async def test_a_batch_that_cannot_be_prepared_is_committed_for_its_failure(
 
     def fails(groups: Any, *arguments: Any, **more: Any) -> Any:
         if any(name.endswith("/train/2") for name, _ in groups):
-            raise ZeroDivisionError("of this group")
+            raise ZeroDivisionError("of this group \ud800")
         return plain(groups, *arguments, **more)
 
     monkeypatch.setattr(prepare, "build_lesson", fails)
@@ -100,7 +100,7 @@ async def test_a_batch_that_cannot_be_prepared_is_committed_for_its_failure(
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             await rig.run()
-    cause = {batch_attempt.UNSTUDIED: "ZeroDivisionError: of this group"}
+    cause = {batch_attempt.UNSTUDIED: "ZeroDivisionError: of this group \ufffd"}
     assert len(store.batches) == 2 and store.batches[1][0].summary == cause
     await rig.run()
     assert [batch.ordinal for batch, _ in store.batches] == [0, 1, 2]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError
+from banyan.errors import BanyanError, PermanentError, Refused, TemporaryError, with_kind
 from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
@@ -40,7 +40,7 @@ MOST_UNFORESEEN = 4  # unforeseen errors in a row that end a run
 
 def cause_of(error: BaseException) -> str:
     """Return an error as the cause of a run's end, with the type of an error that is not ours."""
-    return str(error) if isinstance(error, BanyanError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, BanyanError) else with_kind(error)
 
 
 class Driver:

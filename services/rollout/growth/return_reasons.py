@@ -4,7 +4,7 @@ The store reads the first word: UNUSABLE ends the tree, any other queues it agai
 (docs/protocol.md, Attempts, returns and drains).
 """
 
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, with_kind
 from banyan.reasons import Reason
 from banyan.text.printable import encodable
 from services.rollout.engines.port import NO_ROOM
@@ -29,7 +29,7 @@ def invalid(error: InvalidInput) -> str:
 
 def here(error: Exception) -> str:
     """Return the reason for an error of this node; the tree may grow on another one."""
-    return _sendable(f"UNABLE: {_named(error)}")
+    return _sendable(f"UNABLE: {with_kind(error)}")
 
 
 def failed(error: Exception) -> str:
@@ -37,11 +37,7 @@ def failed(error: Exception) -> str:
 
     Both are pure functions, so they raise it on every node.
     """
-    return _sendable(f"UNUSABLE: {error if isinstance(error, InvalidInput) else _named(error)}")
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return _sendable(f"UNUSABLE: {error if isinstance(error, InvalidInput) else with_kind(error)}")
 
 
 def _sendable(reason: str) -> str:
