@@ -83,10 +83,14 @@ class DeadlineMissed(TemporaryError, TimeoutError):
 
 def with_kind(error: BaseException) -> str:
     """Return an error of foreign code with its kind: `ValueError: no such key`."""
-    return encodable(f"{type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception:  # an error class of a user may itself be wrong
+        text = "an error whose text cannot be read"
+    return encodable(f"{type(error).__name__}: {text}")
 
 
-def with_place(error: Exception) -> str:
+def with_place(error: BaseException) -> str:
     """Return an error of foreign code with its place: `ValueError: no such key (mine.py, line
     5)`."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -96,16 +100,19 @@ def with_place(error: Exception) -> str:
 
 @contextmanager
 def users_code(
-    message: Callable[[Exception], str], passing: tuple[type[Exception], ...] = (BanyanError,)
+    message: Callable[[BaseException], str], passing: tuple[type[Exception], ...] = (BanyanError,)
 ) -> Iterator[None]:
     """Turn whatever a user's code raises in the block into InvalidInput.
+
+    SystemExit too, which would otherwise end the command or the service without a word, and with
+    success for `sys.exit()`. Only an interrupt by the keyboard passes.
 
     message: text for the error that it raised
     passing: errors that leave the block as they are
     """
     try:
         yield
-    except passing:
+    except (*passing, KeyboardInterrupt):
         raise
-    except Exception as error:  # a user's code may raise anything
+    except BaseException as error:  # a user's code may raise anything
         raise InvalidInput(message(error)) from error

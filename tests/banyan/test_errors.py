@@ -10,19 +10,39 @@ from banyan.errors import (
     Refused,
     TemporaryError,
     users_code,
+    with_kind,
     with_place,
 )
 
 
-def message(error: Exception) -> str:
+class Unreadable(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("a text that cannot be made")
+
+
+def message(error: BaseException) -> str:
     return f"mine: {error}"
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), ZeroDivisionError("x"), OSError("x")])
-def test_whatever_a_users_code_raises_is_invalid_input_with_its_cause(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), OSError("x"), SystemExit("x"), BaseException("x")]
+)
+def test_whatever_a_users_code_raises_is_invalid_input_with_its_cause(
+    error: BaseException,
+) -> None:
     with pytest.raises(InvalidInput, match=r"^mine: x$") as caught, users_code(message):
         raise error
     assert caught.value.__cause__ is error
+
+
+def test_an_interrupt_by_the_keyboard_passes() -> None:
+    with pytest.raises(KeyboardInterrupt), users_code(message):
+        raise KeyboardInterrupt
+
+
+def test_an_error_whose_text_cannot_be_read_has_its_kind() -> None:
+    with pytest.raises(InvalidInput, match="Unreadable: an error"), users_code(with_kind):
+        raise Unreadable
 
 
 @pytest.mark.parametrize("error", [Refused("x", "HELD_OUT"), TemporaryError("x")])

@@ -11,8 +11,8 @@ from functools import partial
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.errors import InvalidInput, TemporaryError, users_code
-from banyan.plugins import Allocation, Budget, Curriculum, PromptStats
+from banyan.errors import InvalidInput, TemporaryError, users_code, with_kind
+from banyan.plugins import Allocation, Budget, Curriculum, PromptStats, traits
 from banyan.recipe import Recipe
 from services.gateway.allocation.allocation import check, from_wire, parts, to_wire
 from services.gateway.allocation.history import History
@@ -36,9 +36,11 @@ class Allocator:
         self._curriculum: Curriculum = registry.build(
             "control", control.curriculum, control.curriculum_settings
         )
-        self._fixed = bool(getattr(self._curriculum, "fixed", False))
+        self._fixed = bool(traits.attribute(self._curriculum, "fixed"))
         rule = "right must be a number and solved_chars a whole number"
-        with users_code(lambda e: f"control.curriculum {control.curriculum}: {rule}: {e}", ()):
+        with users_code(
+            lambda e: f"control.curriculum {control.curriculum}: {rule}: {with_kind(e)}", ()
+        ):
             self._right = float(getattr(self._curriculum, "right", RIGHT))
             self._solved_chars = int(getattr(self._curriculum, "solved_chars", 0))
         self._history = History(self._right)
@@ -127,6 +129,4 @@ class Allocator:
             # The curriculum may be the user's own and may raise anything, SystemExit included.
             # Signals arrive in the main thread, so none is swallowed here.
             log.warning("run %s: control.curriculum %s raised", self._run_id, name, exc_info=True)
-            raise InvalidInput(
-                f"control.curriculum {name} raised {type(error).__name__}: {error}"
-            ) from error
+            raise InvalidInput(f"control.curriculum {name} raised {with_kind(error)}") from error

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from banyan import registry
 from banyan.draws import Draws, key
-from banyan.errors import InvalidInput, users_code
+from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.plugins import StoredGroup
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control.runs import run_row
@@ -52,8 +52,8 @@ def _draw(policy: Any, groups: list[StoredGroup], request: ts.SampleReplayReques
     """Return the groups that the plugin draws. Raises InvalidInput if it raises."""
     rng = Draws(key(request.seed, "replay", request.before_batch))
 
-    def message(error: Exception) -> str:
-        raised = f"replay plugin {request.policy!r} raised {type(error).__name__}: {error}"
+    def message(error: BaseException) -> str:
+        raised = f"replay plugin {request.policy!r} raised {with_kind(error)}"
         return f"{raised}; mend it, or take dots or recent"
 
     with users_code(message, passing=()):
