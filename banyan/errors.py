@@ -112,7 +112,9 @@ def users_code(
     """
     try:
         yield
-    except (*passing, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except passing:
         raise
     except BaseException as error:  # a user's code may raise anything
         raise InvalidInput(message(error)) from error

@@ -7,7 +7,7 @@ import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
 
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.plugins import traits
 from banyan.plugins.environment import OURS as OUR_ENVIRONMENTS
 from banyan.plugins.traits import EstimatorTraits, PolicyTraits
@@ -119,6 +119,8 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
         return plugin(**settings) if isinstance(plugin, type) else plugin
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None
+    except (Exception, SystemExit) as error:  # its constructor is foreign code
+        raise InvalidInput(f"{axis} plugin {name!r}: {with_kind(error)}") from error
 
 
 def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:
@@ -154,9 +156,10 @@ def estimator(name: str, settings: Mapping[str, Any]) -> Any:
 
 def _of_kind(axis: str, name: str, settings: Mapping[str, Any], kind: str, method: str) -> Any:
     built = build(axis, name, settings)
-    if not callable(getattr(built, method.partition("(")[0], None)):
+    if not callable(traits.attribute(built, method.partition("(")[0])):
         raise InvalidInput(f"{axis} plugin {name!r} is no {kind}: it has no method `{method}`")
-    declared = {attribute for attribute in dir(built) if attribute.startswith("needs_")}
+    with users_code(lambda e: f"{axis} plugin {name!r}: its __dir__ raised {with_kind(e)}"):
+        declared = {attribute for attribute in dir(built) if attribute.startswith("needs_")}
     if unread := sorted(declared - NEEDS[axis]):
         raise InvalidInput(
             f"{axis} plugin {name!r} declares {unread[0]}, which nothing reads; a {kind} may "

@@ -120,7 +120,7 @@ def _of_file(name: str) -> Iterator[None]:
 
 def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tuple[Group, "Credit"]]:
     """Yield groups with their advantages in the order of the file, one by one or as one batch."""
-    if not whiten and not hasattr(built, "factors"):
+    if not whiten and traits.attribute(built, "factors") is None:
         yield from ((group, _estimated(group, built)) for group in groups)
         return
     from services.learner.data import credit as credits_module

@@ -6,8 +6,11 @@ What reads a trait reads it here, so these fields are all that a plugin can decl
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+
+from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.facts import INSIDE, STEPS
 
 T = TypeVar("T")
@@ -85,6 +88,35 @@ def needs(kind: type) -> frozenset[str]:
     )
 
 
+def attribute(plugin: object, name: str, default: object = None) -> Any:
+    """Return an attribute of a plugin, or the default if it has none.
+
+    Raises InvalidInput if reading it raises: a property or `__getattr__` is the plugin's own code.
+    """
+    with users_code(lambda error: f"{label(plugin)}: reading {name} raised {with_kind(error)}"):
+        return getattr(plugin, name, default)
+
+
+def label(plugin: object) -> str:
+    """Return the kind of a plugin as messages name it."""
+    return f"plugin {type(plugin).__module__}:{type(plugin).__qualname__}"
+
+
 def _read(kind: type[T], plugin: object) -> T:
-    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(plugin, name) for name in names if hasattr(plugin, name)})
+    defaults = {each.name: each.default for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values = {name: attribute(plugin, name, default) for name, default in defaults.items()}
+    for name, default in defaults.items():
+        if isinstance(default, bool) and not isinstance(values[name], bool | np.bool_):
+            wanted = "true or false"
+        elif isinstance(default, tuple) and not _holds_names(values[name]):
+            wanted = "a tuple of names"
+        else:
+            continue
+        raise InvalidInput(f"{label(plugin)} has {name} {values[name]!r:.100}; it must be {wanted}")
+    return kind(**values)
+
+
+def _holds_names(value: object) -> bool:
+    return isinstance(value, tuple | list | set | frozenset) and all(
+        isinstance(name, str) for name in value
+    )

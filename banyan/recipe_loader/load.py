@@ -125,7 +125,7 @@ def _check_environment(recipe: Recipe, policy: Any) -> None:
 def _check_replay(replay: Replay) -> None:
     """Raise InvalidInput if the named plugin draws no groups."""
     built = registry.build("replay", replay.policy, replay.settings)
-    if not callable(getattr(built, "sample", None)):
+    if not callable(traits.attribute(built, "sample")):
         raise InvalidInput(
             f"replay.policy {replay.policy} gives a {type(built).__name__} without a method "
             "sample(groups, count, rng); write one, or take dots or recent"
@@ -146,7 +146,7 @@ def _check_learned_head(recipe: Recipe, policy: Any) -> None:
             f"generate.policy {name} needs the score of a learned head; train one with "
             f"`optimise.head: {{}}`"
         )
-    if recipe.optimise.head is not None and not hasattr(policy, "observations"):
+    if recipe.optimise.head is not None and traits.attribute(policy, "observations") is None:
         raise InvalidInput(
             f"generate.policy {name} does not use a learned head; leave `optimise.head` out"
         )
@@ -194,7 +194,7 @@ def _check_estimator(recipe: Recipe, policy: Any) -> None:
         if ":" in scorer.name:  # the user's own: its parts are known only when it runs
             needs = {need for need in needs if not need.startswith(("part:", "attribute:"))}
         else:
-            named = getattr(registry.find("filter", scorer.name), "parts", ())
+            named = traits.attribute(registry.find("filter", scorer.name), "parts", ())
             available |= {facts.part(name) for name in named}
     missing = facts.lacking(needs, available)
     if missing:
@@ -225,7 +225,7 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
     curriculum = registry.build(
         "control", recipe.control.curriculum, recipe.control.curriculum_settings
     )
-    setting = getattr(curriculum, "setting", "")
+    setting = traits.attribute(curriculum, "setting", "")
     if isinstance(setting, str) and setting in ROOM_SETTINGS:
         raise InvalidInput(
             f"control.curriculum {recipe.control.curriculum} with setting {setting} changes what "
@@ -237,11 +237,29 @@ def _check_rooms(recipe: Recipe, policy: Any) -> None:
             "control.rooms shares leaves among prompts: set generate.trees: 1, got "
             f"{recipe.generate.trees}"
         )
-    if not policy.start <= share.rollouts <= policy.most:
+    if not callable(traits.attribute(share, "share")):
         raise InvalidInput(
-            f"control.rooms_settings.rollouts {share.rollouts} must lie between "
-            f"start={policy.start} and most={policy.most} of generate.policy {name}"
+            f"control.rooms {rooms} shares no growth budget: it has no method "
+            "`share(waiting, budget, most, granted)`"
         )
+    _count(share, "phases")
+    start, most = _count(policy, "start"), _count(policy, "most")
+    rollouts = _count(share, "rollouts")
+    if not start <= rollouts <= most:
+        raise InvalidInput(
+            f"control.rooms_settings.rollouts {rollouts} must lie between "
+            f"start={start} and most={most} of generate.policy {name}"
+        )
+
+
+def _count(plugin: object, name: str) -> int:
+    """Return an attribute of a plugin; raise InvalidInput unless it is a whole number."""
+    value = traits.attribute(plugin, name)
+    if not isinstance(value, int):
+        raise InvalidInput(
+            f"{traits.label(plugin)} has {name} {value!r:.100}; growth budgets need a whole number"
+        )
+    return value
 
 
 def _note_lines(node: Any, at: Place, name: str, places: Places) -> None:

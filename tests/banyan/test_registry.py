@@ -10,6 +10,7 @@ import pytest
 
 from banyan import registry
 from banyan.errors import InvalidInput
+from banyan.recipe_loader import load
 
 
 def test_a_registered_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +27,7 @@ def test_a_module_with_the_name_of_our_package_is_told_apart(tmp_path: Path, bef
     code = f"""{before}
 from banyan import registry
 from banyan.errors import InvalidInput
+from banyan.recipe_loader import load
 for axis, name in (("filter", "methods:reward"), ("optimise", "grpo")):
     try:
         print(registry.find(axis, name).__module__)
@@ -71,3 +73,75 @@ def test_the_needs_of_our_own_methods_are_read() -> None:
             plugin = registry.find(axis, name)
             declared = {attribute for attribute in dir(plugin) if attribute.startswith("needs_")}
             assert declared <= registry.NEEDS[axis], name
+
+
+HOSTILE = """\
+import sys
+from dataclasses import dataclass
+
+def failing(message):
+    def fail(self, *arguments):
+        raise RuntimeError(message)
+    return fail
+
+class Plans:
+    def plan(self, view, room, rng): ...
+    def estimate(self, group): ...
+
+@dataclass
+class Init(Plans):
+    a: int = 1
+    def __post_init__(self): raise RuntimeError("boom")
+
+@dataclass
+class Exits(Plans):
+    a: int = 1
+    def __post_init__(self): sys.exit(0)
+
+class Property:
+    plan = estimate = property(failing("boom"))
+
+class Names(Plans):
+    __dir__ = failing("boom")
+
+class Gives(Plans):
+    gives = needs = property(failing("boom"))
+
+class Any_(Plans):
+    def __getattr__(self, name): raise RuntimeError(f"boom {name}")
+
+class Five(Plans):
+    gives = needs = 5
+
+class Letters(Plans):
+    gives = needs = "steps"
+
+class Yes(Plans):
+    needs_entropy = "yes"
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        ("Init", "plugin 'hostile:Init': RuntimeError: boom"),
+        ("Exits", "plugin 'hostile:Exits': SystemExit: 0"),
+        ("Property", "plugin hostile:Property: reading (plan|estimate) raised RuntimeError: boom"),
+        ("Names", "plugin 'hostile:Names': its __dir__ raised RuntimeError: boom"),
+        ("Gives", "plugin hostile:Gives: reading (gives|needs) raised RuntimeError: boom"),
+        ("Any_", r"plugin hostile:Any_: reading \w+ raised RuntimeError: boom \w+"),
+        ("Five", "plugin hostile:Five has (gives|needs) 5; it must be a tuple of names"),
+        ("Letters", "plugin hostile:Letters has (gives|needs) 'steps'; it must be a tuple"),
+        ("Yes", "plugin hostile:Yes has needs_entropy 'yes'; it must be true or false"),
+    ],
+)
+@pytest.mark.parametrize("key", ["generate.policy", "optimise.advantage"])
+def test_a_plugin_that_raises_outside_its_methods_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugin: str, message: str, key: str
+) -> None:
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "hostile", raising=False)
+    recipe = "name: a\nmodel: none\ntask: {name: arithmetic}\nresources: {engine: scripted}\n"
+    with pytest.raises(InvalidInput, match=message):
+        load.parse(recipe, [f"{key}=hostile:{plugin}"])

@@ -12,8 +12,10 @@ the scores that exist.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
-from banyan.plugins import RoomShare, Waiting
+from banyan.errors import InvalidInput, users_code, with_place
+from banyan.plugins import RoomShare, Waiting, traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,14 @@ class GrowthBudgets:
         waiting = [
             Waiting(tree.granted, tuple(r for r in tree.rewards if r is not None)) for tree in trees
         ]
-        more = self.share.share(waiting, budget, self.most, granted)
+        name = traits.label(self.share)
+        with users_code(lambda error: f"{name}: share raised {with_place(error)}"):
+            more = list(self.share.share(waiting, budget, self.most, granted))
+        if len(more) != len(trees) or not all(isinstance(extra, Integral) for extra in more):
+            raise InvalidInput(
+                f"{name}: share answers with {more!r:.100}; it must be a whole number of leaves"
+                f" for each of {len(trees)} trees"
+            )
         last = rounds_left <= 1 or pot == sum(more)
         grants = []
         for tree, extra in zip(trees, more, strict=True):

@@ -54,7 +54,7 @@ def _left_out(run: SimulatedRun) -> list[str]:
     left_out = [] if run.fixed else [f"other rows than {len(run.rows)}"]
     left_out.append("rewards are drawn, each row with a chance that stays: nothing is learnt")
     name = f"generate.policy {recipe.generate.policy}"
-    if not hasattr(run.tree_policy, "width") and not recipe.control.rooms:
+    if traits.attribute(run.tree_policy, "width") is None and not recipe.control.rooms:
         left_out.append(f"{name} names no width: one rollout a tree is drawn")
     if recipe.replay is not None:
         left_out.append("replay, which is the learner's: no batch holds older groups")

@@ -113,10 +113,11 @@ def _run_estimator(estimator: Estimator, group: GroupTrees) -> Advantages:
 def _check(group: GroupTrees, advantages: Advantages) -> None:
     """Raise InvalidInput unless the advantages fit the group's trees."""
     name = f"the estimator's advantages of group {group.group_id}"
-    if len(advantages.leaf_G_L) != len(group.trees):
-        raise InvalidInput(
-            f"{name} are for {len(advantages.leaf_G_L)} trees, the group has {len(group.trees)}"
-        )
+    _check_arrays(name, "leaf_G_L", advantages.leaf_G_L, len(group.trees))
+    if advantages.node_G_N is not None:
+        _check_arrays(name, "node_G_N", advantages.node_G_N, len(group.trees))
+    if not isinstance(advantages.skip, str):
+        raise InvalidInput(f"{name} have skip {advantages.skip!r:.100}; a reason is a text")
     for view, leaf_L in zip(group.trees, advantages.leaf_G_L, strict=True):
         if leaf_L.shape != view.rewards_L.shape:
             raise InvalidInput(
@@ -134,6 +135,24 @@ def _check(group: GroupTrees, advantages: Advantages) -> None:
                 raise InvalidInput(
                     f"{name} are {node_N.shape}, the tree has {len(view.nodes)} nodes"
                 )
+
+
+def _check_arrays(name: str, field: str, arrays: object, trees: int) -> None:
+    """Raise InvalidInput unless a field of advantages holds one array of numbers for each tree."""
+    if not isinstance(arrays, tuple | list):
+        raise InvalidInput(f"{name} have {field} {arrays!r:.100}; it is a tuple of arrays")
+    if len(arrays) != trees:
+        raise InvalidInput(f"{name} are for {len(arrays)} trees, the group has {trees}")
+    for array in arrays:
+        if not _is_numeric(array):
+            raise InvalidInput(
+                f"{name} hold {array!r:.100}, which is no array; {field} has a NumPy array of"
+                " numbers for each tree"
+            )
+
+
+def _is_numeric(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "fiu"
 
 
 def whitened(credits: Sequence[Credit]) -> list[Credit]:
@@ -183,17 +202,35 @@ def _with_values(credit: Credit, values: Sequence[Floats]) -> Credit:
 
 def shaped(credits: Sequence[Credit], estimator: Estimator) -> list[Credit]:
     """Return the credits with the factors of an estimator that shapes tokens; others unchanged."""
-    factors = getattr(estimator, "factors", None)
+    factors = traits.attribute(estimator, "factors")
     teaching = [credit for credit in credits if not credit.advantages.skip]
     if factors is None or not teaching:
         return list(credits)
-    by_tree = iter(factors([view for credit in teaching for view in credit.group.trees]))
+    views = [view for credit in teaching for view in credit.group.trees]
+    with users_code(lambda error: f"the estimator's factors raised {with_place(error)}"):
+        by_tree = iter(_checked_factors(list(factors(views)), views))
     return [
         credit
         if credit.advantages.skip
         else _with_factors(credit, [next(by_tree) for _ in credit.group.trees])
         for credit in credits
     ]
+
+
+def _checked_factors(
+    factors: Sequence[Sequence[Floats]], views: Sequence[TreeView]
+) -> Sequence[Sequence[Floats]]:
+    """Return factors; raise InvalidInput unless there is an array for each node of each tree."""
+    if len(factors) != len(views):
+        raise InvalidInput(f"the estimator's factors are for {len(factors)} trees of {len(views)}")
+    for view, factor_N_T in zip(views, factors, strict=True):
+        lengths = [len(factor_T) if _is_numeric(factor_T) else -1 for factor_T in factor_N_T]
+        if lengths != [len(node) for node in view.nodes]:
+            raise InvalidInput(
+                f"the estimator's factors of a tree are {factor_N_T!r:.100}; they are an array of"
+                " numbers for each node, one for each of its tokens"
+            )
+    return factors
 
 
 def _with_factors(credit: Credit, factors: Sequence[Sequence[Floats]]) -> Credit:
@@ -204,6 +241,6 @@ def over_batch(
     credits: Sequence[Credit], estimator: Estimator, whitening: bool = False
 ) -> list[Credit]:
     """Apply what an estimator needs the whole batch for: whitening, and the shaping of tokens."""
-    if whitening or getattr(estimator, "whiten", False):
+    if whitening or traits.attribute(estimator, "whiten"):
         credits = whitened(credits)
     return shaped(credits, estimator)

@@ -47,7 +47,7 @@ def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = No
     if needs_scores:
         words = f"answers to {SUM[0]['content']}, {_ACCURACY:g} of them right"
         return Stage({"accuracy": _ACCURACY}, SUM, words)
-    toy = getattr(tree_policy, "toy", "")
+    toy = traits.attribute(tree_policy, "toy", "")
     if toy == "one_fork":
         return _one_fork(recipe.generate.max_new_tokens)
     if toy == "reconverging":

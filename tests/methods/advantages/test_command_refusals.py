@@ -1,5 +1,7 @@
 """`banyan advantages` refuses bad input with one clear message."""
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,27 @@ def test_no_file_and_no_trees_are_said(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     assert run("advantages", str(tmp_path / "empty.jsonl")) == 2
     assert "holds no trees" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise SystemExit(0)", r"the estimator raised SystemExit: 0 \(.*own.py, line 4\)"),
+        ("return Advantages(('x',) * len(group.trees))", "of group t hold 'x', which is no array"),
+    ],
+)
+def test_an_estimator_of_a_users_own_never_ends_the_command_by_itself(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, message: str
+) -> None:
+    lines = (
+        "from banyan.plugins import Advantages",
+        "class Own:",
+        "    def estimate(self, group):",
+    )
+    (tmp_path / "own.py").write_text("\n".join((*lines, f"        {body}\n")))
+    (tmp_path / "trees.jsonl").write_text(flat("a", 1, 0))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", "own:Own") == 2
+    printed = capsys.readouterr()
+    assert not printed.out and re.search(message, " ".join(printed.err.split()))
