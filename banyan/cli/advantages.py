@@ -13,9 +13,11 @@ import typer
 import yaml
 
 from banyan import registry
+from banyan.cli import recipes
 from banyan.cli.options import Json
 from banyan.cli.render.console import emit_json, err
 from banyan.cli.render.tree_files import TreeLine, read
+from banyan.cli.train import search_path
 from banyan.errors import InvalidInput
 from banyan.plugins import traits
 from banyan.recipe_loader import yaml_text
@@ -59,18 +61,24 @@ def advantages(
     whiten = overrides_by_name.pop("whiten", False)
     if not isinstance(whiten, bool):
         raise InvalidInput(f"--set whiten={whiten!r} must be true or false")
-    built = _built(estimator, overrides_by_name, whiten)
-    with _opened(trees) as file, _of_file(trees):
-        largest = 0.0
-        for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
-            _print(group, credit)
-            largest = max(largest, _beyond(credit))
+    with search_path.searched(_folders(trees)):
+        built = _built(estimator, overrides_by_name, whiten)
+        with _opened(trees) as file, _of_file(trees):
+            largest = 0.0
+            for group, credit in _credits(_groups(file, trees, by, evaluations), built, whiten):
+                _print(group, credit)
+                largest = max(largest, _beyond(credit))
     if largest:
         err.print(
             f"an advantage of {largest:.4g} is beyond what rewards differ by: the estimator's "
             "scale is next to 0 in a group whose rewards are not all equal; mc-grpo needs a "
             "floor, such as --set floor=1"
         )
+
+
+def _folders(trees: str) -> list[Path]:
+    """Return the folders of an estimator of the user's own."""
+    return [Path.cwd()] if trees == "-" else recipes.folders(Path(trees))
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:

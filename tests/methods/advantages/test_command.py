@@ -222,3 +222,24 @@ def test_what_the_store_prints_is_read_as_it_was() -> None:
     assert json.loads(export.line(message))["nodes"][1]["reward"] == 0.5
     with pytest.raises(InvalidInput, match="line 3: not JSON"):
         read("nothing", 3)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_estimator_is_found_beside_the_trees_and_in_the_working_folder(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    own, trees = tmp_path / "own", tmp_path / "trees"
+    own.mkdir()
+    trees.mkdir()
+    module = "from methods.advantages.rloo import Rloo as Mine\n"
+    ((trees if beside else own) / "estimators_of_mine.py").write_text(module)
+    (trees / "trees.jsonl").write_text(flat("a", 1, 0))
+    monkeypatch.chdir(own)
+    monkeypatch.delitem(sys.modules, "estimators_of_mine", raising=False)
+    before = list(sys.path)
+    command = ("advantages", str(trees / "trees.jsonl"), "--estimator", "estimators_of_mine:Mine")
+    assert run(*command) == 0, capsys.readouterr().err
+    assert [row["advantage"] for row in map(json.loads, capsys.readouterr().out.splitlines())][
+        1:
+    ] == [1, -1]
+    assert sys.path == before

@@ -160,7 +160,6 @@ def test_an_estimator_of_a_users_own_never_ends_the_command_by_itself(
     )
     (tmp_path / "own.py").write_text("\n".join((*lines, f"        {body}\n")))
     (tmp_path / "trees.jsonl").write_text(flat("a", 1, 0))
-    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "own", raising=False)
     assert run("advantages", str(tmp_path / "trees.jsonl"), "--estimator", "own:Own") == 2
     printed = capsys.readouterr()
