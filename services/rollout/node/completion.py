@@ -6,6 +6,8 @@ the store lacks (docs/protocol.md, Ending a tree).
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from banyan.errors import BanyanError, NotFound, Refused, TemporaryError
 from banyan.reasons import Reason
@@ -68,8 +70,17 @@ class TreeCompleter:
         else:
             await self._release(tree, reason, ack=True)
 
-    async def abandon(self, tree: ActiveTree) -> None:
-        """Give up a claim that nothing here can end: it is renewed no more, and expires.
+    @asynccontextmanager
+    async def or_abandoned(self, tree: ActiveTree) -> AsyncIterator[None]:
+        """Give up the claim on a tree if the block, which is to end it, fails of itself."""
+        try:
+            yield
+        except Exception:  # of any kind: the claim would be renewed until the run is cancelled
+            log.exception("tree %s cannot be ended; its claim is given up", tree.label)
+            await self._abandon(tree)
+
+    async def _abandon(self, tree: ActiveTree) -> None:
+        """Give up a claim: it is renewed no more, and expires.
 
         The next claim without a new segment counts as an attempt, so this ends.
         """
@@ -83,11 +94,8 @@ class TreeCompleter:
 
     async def _complete(self, tree: ActiveTree) -> None:
         """Wait until the store has a tree, or give up its claim."""
-        try:
+        async with self.or_abandoned(tree):
             await self._await_stored(tree)
-        except Exception:  # of any kind: the claim would be renewed until the run is cancelled
-            log.exception("tree %s cannot be completed; its claim is given up", tree.label)
-            await self.abandon(tree)
 
     async def _await_stored(self, tree: ActiveTree) -> None:
         """Wait until the store has a tree; publish again what it lacks."""
@@ -103,7 +111,7 @@ class TreeCompleter:
             repeats += 1
             if repeats > _MOST_REPEATS:
                 log.error("the store does not take tree %s; its claim is given up", tree.label)
-                await self.abandon(tree)
+                await self._abandon(tree)
                 return
             await self._publish_again(tree, ingested, repeats)
 

@@ -172,9 +172,6 @@ class StepExecutor:
                 self.give_up(tree, return_reasons.refusal(refusal.reason, refusal.code))
 
     async def _cut_and_return(self, tree: ActiveTree, reason: str) -> None:
-        try:
+        async with self._completer.or_abandoned(tree):
             await self.cut(tree)
             await self._completer.flush_and_return(tree, reason)
-        except Exception:  # of any kind: the claim would be renewed until the run is cancelled
-            log.exception("tree %s cannot be returned; its claim is given up", tree.label)
-            await self._completer.abandon(tree)

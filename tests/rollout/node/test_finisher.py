@@ -140,7 +140,8 @@ async def test_a_completion_that_fails_of_itself_leaves_no_tree_claimed(
         async def await_ingested(self, *args: object) -> Ingested:
             raise UnicodeError("of any kind")
 
-    trees, tree, publisher = ActiveTrees(8, 8), active_tree(), Publisher(Bus())  # type: ignore[arg-type]
+    trees, tree = ActiveTrees(8, 8), active_tree()
+    publisher = Publisher(Bus())  # type: ignore[arg-type]
     trees.put(tree)
     tree.end_published.set()
     completer(Failing(), publisher, trees).begin(tree)

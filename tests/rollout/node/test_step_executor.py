@@ -1,7 +1,9 @@
 """The execution of steps: what reaches the engine, the log and the waits, and what ends a tree."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +55,7 @@ class Rig:
             self.engine,  # type: ignore[arg-type]
             reporter=SimpleNamespace(report=self._report),  # type: ignore[arg-type]
             completer=SimpleNamespace(  # type: ignore[arg-type]
-                flush_and_return=self._return, abandon=self._abandon
+                flush_and_return=self._return, or_abandoned=self._or_abandoned
             ),
             spans=self.spans,
             acting=Acting(None, self.trees, self.tasks),
@@ -70,9 +72,13 @@ class Rig:
         self.returned.append(reason)
         self.trees.remove(tree)
 
-    async def _abandon(self, tree: ActiveTree) -> None:
-        self.engine.commands.append("abandon")
-        self.trees.remove(tree)
+    @asynccontextmanager
+    async def _or_abandoned(self, tree: ActiveTree) -> AsyncIterator[None]:
+        try:
+            yield
+        except UnicodeError:
+            self.engine.commands.append("abandon")
+            self.trees.remove(tree)
 
     def tree(self, number: int = 0, **grower: Any) -> ActiveTree:
         tree_id = bytes([number]) * 32
