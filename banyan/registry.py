@@ -115,12 +115,13 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
                 f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has "
                 f"{', '.join(known) or 'none'}"
             )
-    try:
+    with users_code(lambda error: f"{axis} plugin {name!r}: {_problem(error)}", passing=()):
         return plugin(**settings) if isinstance(plugin, type) else plugin
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{axis} plugin {name!r}: {error}") from None
-    except (Exception, SystemExit) as error:  # its constructor is foreign code
-        raise InvalidInput(f"{axis} plugin {name!r}: {with_kind(error)}") from error
+
+
+def _problem(error: BaseException) -> str:
+    """Return an error of a plugin's constructor; one about its settings speaks for itself."""
+    return str(error) if isinstance(error, TypeError | ValueError) else with_kind(error)
 
 
 def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:

@@ -103,7 +103,8 @@ def label(plugin: object) -> str:
 
 
 def _read(kind: type[T], plugin: object) -> T:
-    defaults = {each.name: each.default for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    defaults = {each.name: each.default for each in fields}
     values = {name: attribute(plugin, name, default) for name, default in defaults.items()}
     for name, default in defaults.items():
         if isinstance(default, bool) and not isinstance(values[name], bool | np.bool_):
