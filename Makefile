@@ -47,7 +47,7 @@ trl: $(STAMP) ## make .venv-trl: TRL, the rival of `python -m bench trl`, in an 
 
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
-	@$(BIN)/python -m services.chassis.models
+	@$(BIN)/python -P -m banyan.runtime.launch services.chassis.models
 
 .PHONY: train
 train: model ## train recipes/quickstart.yaml (ARGS="--set budget.steps=2" for more options)

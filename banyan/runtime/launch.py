@@ -2,7 +2,9 @@
 
 `python -m` and PYTHONPATH search the working folder and the user's folders first, so a user's own
 `services` or `methods` would be taken for ours. A user's code is found through BANYAN_PATH instead.
-`python -m banyan.runtime.launch MODULE` runs a module of ours.
+`python -m banyan.runtime.launch MODULE` runs a module of ours. Run by its path it does so in an
+isolated interpreter too, which knows neither PYTHONPATH nor the working folder, and wherever
+Banyan lies.
 """
 
 import importlib.util
@@ -14,17 +16,19 @@ from pathlib import Path
 
 OURS = (sys.executable, "-P", "-m", "banyan.runtime.launch")
 """Command before the name of a module of ours, wherever another of that name lies."""
+OURS_ISOLATED = (sys.executable, "-I", __file__)
+"""The same for an interpreter that ignores the environment, PYTHONPATH and the user's packages."""
 FOLDERS = "BANYAN_PATH"
 """Environment variable with the folders of a user's code, in the form of PYTHONPATH."""
-OUR_PACKAGES = ("methods", "services")
-"""Packages beside this one; no module of a user can have their names."""
+OUR_PACKAGES = ("banyan", "methods", "services")
+"""This package and those beside it; no module of a user can have their names."""
+_ROOT = str(Path(__file__).parents[2])
 
 
 def take_names() -> None:
-    """Import our other packages from the folder of this one, before any folder is searched."""
-    root = str(Path(__file__).parents[2])
+    """Import our packages from the folder of this one, before any folder is searched."""
     for name in OUR_PACKAGES:
-        spec = None if name in sys.modules else PathFinder.find_spec(name, [root])
+        spec = None if name in sys.modules else PathFinder.find_spec(name, [_ROOT])
         if spec is not None and spec.loader is not None:
             sys.modules[name] = package = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(package)
@@ -41,6 +45,9 @@ def find_users_code() -> None:
 
 def _run(module: str) -> None:
     take_names()
+    if not __package__ and _ROOT not in sys.path:
+        # Packages that we need may lie beside ours. Last, so that they shadow nothing.
+        sys.path.append(_ROOT)
     del sys.argv[1]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

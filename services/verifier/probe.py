@@ -8,7 +8,7 @@ from banyan.plugins.filter import EXAMINERS, UNCONFINED, UNCONFINED_GROUPS
 from services.chassis.process import settings as settings_reader
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.sandbox.confinement import trial
-from services.verifier.sandbox.worker import ChildDied, ScorerSpec, Worker
+from services.verifier.sandbox.worker import ChildDied, NotStarted, ScorerSpec, Worker
 from services.verifier.settings import Settings
 
 
@@ -51,6 +51,8 @@ async def probe(
     spec = ScorerSpec(name, settings, group, unconfined=unconfined)
     try:
         worker = await Worker.start(spec, settings_reader.read(Settings).limits, row)
+    except NotStarted as error:
+        raise InvalidInput(f"scorers cannot run: {error}") from None
     except ChildDied as error:
         raise InvalidInput(
             f"scorer {name!r} cannot be loaded: {error};"

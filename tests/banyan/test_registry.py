@@ -46,6 +46,11 @@ for axis, name in (("filter", "methods:reward"), ("optimise", "grpo")):
         assert hint in first and second == "methods.advantages.grpo"
 
 
+def test_a_module_of_a_user_with_our_own_name_is_told_apart() -> None:
+    with pytest.raises(InvalidInput, match="'banyan' is a package of Banyan: give a module"):
+        registry.find("filter", "banyan:reward")
+
+
 @pytest.mark.parametrize(
     ("find", "method", "declared"),
     [

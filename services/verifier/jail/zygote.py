@@ -27,7 +27,9 @@ _GRACE_S = 5.0  # beyond the wall time, for the zygote to kill the run and repor
 _PACKET = 1 << 16
 _ROOT = str(Path(__file__).parents[3])
 _MAIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]);"
+    # Last: without site packages nothing else has our names, and nothing there shadows a module
+    # of the standard library.
+    "import sys; sys.path.append(sys.argv[1]);"
     " from services.verifier.jail.inside.main import main; main(int(sys.argv[2]))"
 )
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE

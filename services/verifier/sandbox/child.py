@@ -1,9 +1,9 @@
 """The warm child of one scorer: imports it once, then forks a confined process for every score.
 
-`python -I -m services.verifier.sandbox.child`, with frames on stdin and stdout. Changes in memory
-end with the process of a score, so no completion can reach the score of another. The warm process
-runs only the code of this file and the import of the scorer, which is its owner's code and not
-the model's.
+`banyan.runtime.launch` starts it in an isolated interpreter, with frames on stdin and stdout.
+Changes in memory end with the process of a score, so no completion can reach the score of another.
+The warm process runs only the code of this file and the import of the scorer, which is its owner's
+code and not the model's.
 """
 
 import contextlib
@@ -46,6 +46,7 @@ def main(*, isolated: bool) -> None:
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     # Attempts that run as the same user must not read this process's memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    frames.write(replies, {"started": True})  # all imports of our own have been made
     opening = frames.read(requests)
     if opening is None:
         return

@@ -16,6 +16,7 @@ from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.reasons import Reason
 from banyan.runtime import torch_environment
+from banyan.runtime.launch import OURS_ISOLATED
 from services.verifier.sandbox import frames
 from services.verifier.sandbox.confinement import folders
 from services.verifier.sandbox.limits import Limits
@@ -56,6 +57,10 @@ class ChildDied(TemporaryError):
     reason = Reason.CHILD_DIED
 
 
+class NotStarted(ChildDied):
+    """A child that ended before it imported anything of a user: the fault is not a scorer's."""
+
+
 class Worker:
     """A warm child that scores one completion, or one group, at a time."""
 
@@ -72,7 +77,8 @@ class Worker:
     ) -> "Worker":
         """Start a child that imports the scorer.
 
-        Raise InvalidInput if the import fails, ChildDied if the child cannot run. With a row, also
+        Raise InvalidInput if the import fails, ChildDied if the child cannot run, NotStarted if it
+        does not come as far as the import. With a row, also
         raise InvalidInput if the scorer cannot be called with such a row; it is not called.
         """
         folder = tempfile.mkdtemp(prefix="banyan-scorer-")
@@ -94,6 +100,7 @@ class Worker:
         }
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(worker.close)
+            await worker._greeted()
             ready = await worker._request(opening, START_S)
             if "refused" in ready:
                 raise InvalidInput(f"scorer {spec.name!r} cannot be loaded: {ready['refused']}")
@@ -116,8 +123,21 @@ class Worker:
             raise ChildDied(f"the scoring process ended with {answer['died']}")
         return answer
 
+    async def _greeted(self) -> None:
+        """Wait until the child has imported what is ours. Raise NotStarted if it cannot."""
+        try:
+            await self._answer(b"", START_S)
+        except ChildDied as error:
+            raise NotStarted(
+                f"{error} before it read its scorer: {sys.executable} cannot import Banyan's own"
+                " modules as it should, and says why above; install Banyan again"
+            ) from None
+
     async def _request(self, message: dict[str, Any], deadline_s: float) -> dict[str, Any]:
-        frame = frames.pack(message)
+        return await self._answer(frames.pack(message), deadline_s)
+
+    async def _answer(self, frame: bytes, deadline_s: float) -> dict[str, Any]:
+        """Return the next answer, to a frame or of itself. Raise ChildDied if there is none."""
         try:
             async with asyncio.timeout(deadline_s):
                 return await self._exchange(frame)
@@ -169,9 +189,9 @@ def _locations(paths: Iterable[str]) -> Iterator[str]:
 
 async def _launch(folder: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-I", "-m", "services.verifier.sandbox.child")
     return await asyncio.create_subprocess_exec(
-        *command,
+        *OURS_ISOLATED,
+        "services.verifier.sandbox.child",
         stdin=pipe,
         stdout=pipe,
         cwd=folder,
