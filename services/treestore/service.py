@@ -41,7 +41,9 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 async def _serve(settings: Settings) -> None:
     async with running(settings) as (server, loops):
         log.info(
-            "serving on %s, database %s", server.address, without_password(settings.database_url)
+            "serving on %s, database %s",
+            server.address,
+            without_password(str(settings.database_url)),
         )
         await (loops if loops is not None else asyncio.Event().wait())
 

@@ -16,17 +16,23 @@ from banyan.errors import DeadlineMissed, InvalidInput
 # Bound of the sum of all streams' limits; it reserves no space on the disk. The server's default is
 # a share of the disk that is free as it starts, so it would refuse the streams on some days.
 MAX_FILE_STORE = "16GB"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 CONFIG = """\
 server_name: banyan
 listen: "{listen}"
 max_payload: 1MB
 jetstream {{
-  store_dir: "{store}"
+  store_dir: {store}
   max_file_store: {max_file_store}
   # The default syncs every two minutes and can lose acknowledged writes.
   sync_interval: always
 }}
 """
+
+
+def quoted(path: Path) -> str:
+    """Return a path as a text of the server's configuration."""
+    return '"' + str(path).translate(_ESCAPES) + '"'
 
 
 def binary() -> str:
@@ -81,7 +87,9 @@ def write_config(folder: Path, listen: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats.conf"
     path.write_text(
-        CONFIG.format(listen=listen, store=folder / "jetstream", max_file_store=MAX_FILE_STORE)
+        CONFIG.format(
+            listen=listen, store=quoted(folder / "jetstream"), max_file_store=MAX_FILE_STORE
+        )
     )
     return path
 

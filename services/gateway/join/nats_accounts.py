@@ -34,8 +34,8 @@ resolver_preload: {{
 {tls}"""
 _TLS = """\
 tls {{
-  cert_file: "{certificate}"
-  key_file: "{key}"
+  cert_file: {certificate}
+  key_file: {key}
   # Joining nodes begin with TLS and never speak plainly; services on loopback send nothing first
   # and are greeted plainly.
   handshake_first: auto
@@ -88,10 +88,13 @@ def write_nats_config(
     nodes_claims = _account(_LIMITS, imports=nats_permissions.imports(account))
     tls_text = ""
     if tls:
-        tls_text = _TLS.format(certificate=tls.certificate.resolve(), key=tls.key.resolve())
+        tls_text = _TLS.format(
+            certificate=nats_server.quoted(tls.certificate.resolve()),
+            key=nats_server.quoted(tls.key.resolve()),
+        )
     text = (nats_server.CONFIG + _ACCOUNTS).format(
         listen=listen,
-        store=store_dir,
+        store=nats_server.quoted(store_dir),
         max_file_store=nats_server.MAX_FILE_STORE,
         operator=jwt.sign(seeds.operator, jwt.public_key(seeds.operator), "banyan", operator),
         system=system,

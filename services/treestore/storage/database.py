@@ -43,12 +43,12 @@ class Database:
     unchecked: a file whose last process ended without closing it; None if there is none
     """
 
-    def __init__(self, url: str, *, read_only: bool = False) -> None:
+    def __init__(self, url: str | URL, *, read_only: bool = False) -> None:
         try:
             self.url = _with_driver(make_url(url))
         except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
             raise InvalidInput(
-                f"BANYAN_DATABASE={without_password(url)!r} is not a database address: {error}"
+                f"BANYAN_DATABASE={without_password(str(url))!r} is not a database address: {error}"
             ) from None
         self.read_only = read_only
         self._lock: FileLock | None = None
@@ -233,7 +233,7 @@ def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
     """Raise the errors that do not pass: those of the data, and StoreDamaged."""
     cause = faults.cause_of(error)
     if faults.torn(cause):
-        file = str(engine.url.database).removeprefix("file:").partition("?")[0]
+        file = sqlite.file_of(engine)
         error_of = faults.damaged if faults.is_store(cause) else faults.no_store
         raise error_of(file, str(cause)) from None
     if faults.breaks_rule(cause, driver):

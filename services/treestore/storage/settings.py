@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from sqlalchemy import URL
+
 from banyan.environments import receipts
 from services.chassis.process.settings import Settings as Shared
 
@@ -62,6 +64,9 @@ class Settings(Shared):
         return receipts.key_of(self.secret)
 
     @property
-    def database_url(self) -> str:
-        """Address of the database, with its default."""
-        return self.database or f"sqlite:///{self.state / 'store.sqlite'}"
+    def database_url(self) -> str | URL:
+        """Address of the database, with its default.
+
+        The default is no text: in that, some characters of a folder's name have another meaning.
+        """
+        return self.database or URL.create("sqlite", database=str(self.state / "store.sqlite"))

@@ -6,8 +6,9 @@ import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 log = logging.getLogger(__name__)
 BUSY_S = 10.0  # that SQLite waits for a transaction of another connection
@@ -16,19 +17,28 @@ WAL_BYTES = 64 << 20
 
 SQLite truncates it only while no read is under way, which several readers leave to chance.
 """
+_URI = "file://"
 _CACHE_KB = 65_536  # of the writer, and of all readers together
 
 
 def writer(path: Path) -> Engine:
     """Return the engine of the only connection that writes."""
-    return _engine(str(path), "BEGIN IMMEDIATE", 1)
+    return _engine(URL.create("sqlite", database=str(path)), "BEGIN IMMEDIATE", 1)
 
 
 def reader(path: Path, connections: int) -> Engine:
     """Return an engine of connections that only read, each on one state of the database during a
     transaction.
     """
-    return _engine(f"file:{path.absolute()}?mode=ro&uri=true", "BEGIN", connections)
+    query = {"mode": "ro", "uri": "true"}
+    url = URL.create("sqlite", database=path.absolute().as_uri(), query=query)
+    return _engine(url, "BEGIN", connections)
+
+
+def file_of(engine: Engine) -> str:
+    """Return the path of an engine's file."""
+    database = str(engine.url.database)
+    return unquote(database.removeprefix(_URI)) if database.startswith(_URI) else database
 
 
 def trim(engine: Engine, path: Path) -> None:
@@ -54,9 +64,9 @@ def trim(engine: Engine, path: Path) -> None:
         raw.close()
 
 
-def _engine(path: str, begin: str, connections: int) -> Engine:
+def _engine(url: URL, begin: str, connections: int) -> Engine:
     engine = create_engine(
-        f"sqlite:///{path}",
+        url,
         pool_size=connections,
         max_overflow=0,
         # One thread at a time, but not always the same one.

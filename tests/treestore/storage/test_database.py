@@ -1,5 +1,6 @@
 """The database: one writer, refusals with reasons, faults that pass."""
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -8,9 +9,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
 
-from banyan.errors import InvalidInput, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
 from services.treestore.storage import migrate, schema, store_metadata
 from services.treestore.storage.database import Database, without_password
+from services.treestore.storage.integrity import QuickCheck
+from services.treestore.storage.settings import Settings
 from tests.treestore.forge import World
 from tests.treestore.older import older
 
@@ -41,6 +44,24 @@ def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None
     reopened = Database(address).open()
     assert reopened.query(lambda c: store_metadata.read_int(c, "x")) == 1
     reopened.close()
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b=c", "100%41", 'a "b"', "a\\b", "a b"])
+def test_a_store_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    state = tmp_path / name
+    address = Settings(state=state).database_url
+    database = Database(address).open()
+    database.transact(lambda c: store_metadata.put(c, "x", 5))
+    reader = Database(address, read_only=True).open()
+    assert reader.query(lambda c: store_metadata.read_int(c, "x")) == 5
+    reader.close()
+    database.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    path = state / "store.sqlite"
+    assert path.exists() and QuickCheck(path).run() == ""
+    path.write_bytes(b"no database at all, whatever it may be called" * 100)
+    with pytest.raises(BanyanError, match=re.escape(str(path))):
+        Database(address, read_only=True).open()
 
 
 def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
