@@ -13,20 +13,35 @@ import pytest
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
+from tests.cli.command import banyan
 from tests.faults.harness import system
 
 STORED = Path(__file__).parent / "stored" / "made-before-packages.tar.xz"
 RUN = "before-1c424680"
 
 
-@pytest.mark.slow
-async def test_a_run_that_an_earlier_version_began_is_ended_by_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
     with tarfile.open(STORED) as archive:
         archive.extractall(tmp_path, filter="data")
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+    "command", [("runs", "ls"), ("runs", "show", RUN), ("train", "--resume", "--run", "another")]
+)
+def test_commands_read_the_folder_of_an_earlier_version(
+    state: Path, command: tuple[str, ...]
+) -> None:
+    ended = banyan(*command, "--state", state)
+    assert RUN in ended.stdout + ended.stderr, ended  # the last one names what can be resumed
+
+
+@pytest.mark.slow
+async def test_a_run_that_an_earlier_version_began_is_ended_by_this_one(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # its recipe names ~/model
-    state = tmp_path / "state"
     async with system(state) as made:
         made.run_id = RUN
         ended = await made.finish()

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from banyan.errors import InvalidInput, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
 from banyan.reasons import Reason
 from services.treestore.storage import faults, migrate, postgres, sqlite
 from services.treestore.storage.faults import StoreDamaged
@@ -39,7 +39,7 @@ class Database:
     """A database that brings its schema up to date when it is opened, and runs transactions.
 
     url: its address
-    read_only: no writer is opened
+    read_only: nothing is written but the upgrade of an older version's file, which must be closed
     unchecked: a file whose last process ended without closing it; None if there is none
     """
 
@@ -81,7 +81,25 @@ class Database:
             self._reader = postgres.engine(self.url, exclusive=False, connections=READERS)
         if self._writer is not None:
             self.transact(migrate.upgrade)
+        elif self.url.get_backend_name() == "sqlite" and self.query(migrate.is_older):
+            self._upgrade()
         self.query(migrate.check)
+
+    def _upgrade(self) -> None:
+        """Upgrade the file of an older version, which no process writes, before it is only read.
+
+        Raises InvalidInput if a process has it open, or this one may not write it.
+        """
+        version = self.query(migrate.version)
+        try:
+            Database(self.url).open().close()
+        except (BanyanError, OSError) as error:
+            raise InvalidInput(
+                f"the store's schema is {version}, older than {migrate.HEAD} of this version, and"
+                f" it cannot be upgraded: {error}; stop what runs there, and let its owner call the"
+                " command, or copy the folder and name the copy"
+            ) from None
+        log.info("the store's schema was upgraded from %s to %s", version, migrate.HEAD)
 
     def _open_sqlite(self) -> None:
         path = Path(self.url.database or "")

@@ -18,6 +18,11 @@ def version(connection: Connection) -> str:
     return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "")
 
 
+def is_older(connection: Connection) -> bool:
+    """Return whether the schema is that of an earlier version."""
+    return "" < version(connection) < HEAD
+
+
 def upgrade(connection: Connection) -> None:
     """Run the missing migrations in the caller's transaction. Raises InvalidInput for a newer
     schema.
@@ -45,7 +50,11 @@ def check(connection: Connection) -> None:
     """Raise InvalidInput unless the schema is the one of this version."""
     stored = version(connection)
     if stored != HEAD:
+        remedy = (
+            "use the version that wrote it"
+            if stored > HEAD
+            else "start a treestore that writes (without BANYAN_READ_ONLY) on it once"
+        )
         raise InvalidInput(
-            f"the store's schema is {stored or 'empty'}, this version reads {HEAD};"
-            " start the treestore once"
+            f"the store's schema is {stored or 'empty'}, this version reads {HEAD}; {remedy}"
         )

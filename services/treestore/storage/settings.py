@@ -18,7 +18,10 @@ class Settings(Shared):
     database: str = ""
     """SQLAlchemy address of the database; empty for SQLite in the state folder."""
     read_only: bool = False
-    """Answer queries only, without a bus; works without and beside a running treestore."""
+    """Answer queries only, without a bus; works without and beside a running treestore.
+
+    A SQLite file of an earlier version is upgraded first, unless a treestore has it open.
+    """
     rebuild: bool = False
     """Accept claims from the log that this store never issued, as it lost its rows (ADR 052)."""
     claim_ms: int = 30_000

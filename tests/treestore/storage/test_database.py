@@ -64,6 +64,32 @@ def test_a_store_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name
         Database(address, read_only=True).open()
 
 
+def test_a_reader_upgrades_the_store_of_an_earlier_version_unless_it_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.sqlite"
+    address = f"sqlite:///{path}"
+    with older(path, "0008", monkeypatch) as old:
+        with monkeypatch.context() as newer:
+            newer.setattr(migrate, "HEAD", "0009")
+            with pytest.raises(InvalidInput, match=r"0008, older than 0009.*open in process"):
+                Database(address, read_only=True).open()
+        assert old.query(migrate.version) == "0008"
+    reader = Database(address, read_only=True).open()
+    assert reader.query(migrate.version) == migrate.HEAD
+    with pytest.raises(Refused):
+        reader.transact(lambda c: store_metadata.rise(c, "x"))
+    reader.close()
+
+
+def test_a_reader_tells_what_to_do_with_the_store_of_a_later_version(
+    database: Database, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "HEAD", "0008")
+    with pytest.raises(InvalidInput, match="reads 0008; use the version that wrote it"):
+        Database(address, read_only=True).open()
+
+
 def test_readers_see_all_that_is_committed_and_nothing_else(database: Database) -> None:
     def fail(connection) -> None:
         store_metadata.put(connection, "x", 5)
