@@ -34,8 +34,9 @@ class StateFolder:
 
         Raise InvalidInput if it cannot be used or its disk is full.
         """
+        _check_link(path)
         _check_own(path)
-        if not textual(str(path.resolve())):
+        if not textual(os.path.realpath(path)):
             raise InvalidInput(
                 f"cannot use {path} as state folder: its name is no UTF-8 text;"
                 " name another with --state"
@@ -149,6 +150,15 @@ class StateFolder:
     def log(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.path / "logs" / f"{name}.log"
+
+
+def _check_link(path: Path) -> None:
+    """Raise InvalidInput for a link that leads to nothing, or back to itself."""
+    if path.is_symlink() and not path.exists():
+        raise InvalidInput(
+            f"cannot use {path} as state folder: it is a link to {os.readlink(path)}, which does not"
+            " exist or leads back to it; make that folder, or name another with --state"
+        )
 
 
 def _check_own(path: Path) -> None:

@@ -83,7 +83,8 @@ def test_a_folder_without_the_right_to_it_is_named_without_a_number(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def denied(**_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))
+        file = str(tmp_path / "tmp3f5a")
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", denied)
     found = {name: (ok, detail) for name, ok, detail in doctor._checks("m", tmp_path)}

@@ -72,6 +72,15 @@ def test_a_folder_that_holds_other_things_is_no_state_folder(tmp_path: Path) -> 
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.parametrize("target", ["missing", "loop", "itself"])
+def test_a_link_that_leads_nowhere_is_no_state_folder(tmp_path: Path, target: str) -> None:
+    (tmp_path / "loop").symlink_to("itself")
+    state = tmp_path / "itself"
+    state.symlink_to(target)
+    with pytest.raises(InvalidInput, match=f"itself as state folder: it is a link to {target}, "):
+        StateFolder.open(state)
+
+
 async def test_a_broker_that_cannot_hold_the_streams_ends_the_start_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """`banyan doctor`: check this machine; `banyan doctor RUN`: diagnose a run by its metrics."""
 
 import asyncio
+import errno
 import importlib.util
 import os
 import shutil
@@ -22,6 +23,7 @@ from banyan.errors import BanyanError
 # Two checkpoints of a model of 135M, 1.6 GiB each, and one that is being written.
 FREE_GB = 5
 Check = tuple[str, bool, str]
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def doctor(
@@ -73,7 +75,7 @@ def _explained(error: OSError) -> str:
         return str(error)
     where = f"{error.filename}: " if error.filename else ""
     remedy = "; run as a user with access to it, or name another folder"
-    return f"{where}{error.strerror}{remedy if isinstance(error, PermissionError) else ''}"
+    return f"{where}{error.strerror}{remedy if error.errno in _DENIED else ''}"
 
 
 def _python() -> str:
@@ -135,8 +137,11 @@ def _jail() -> str:
 def _disk(state: Path) -> str:
     # The nearest existing folder is on the disk of the state folder.
     at = next(p for p in (state.absolute(), *state.absolute().parents) if p.exists())
-    with tempfile.TemporaryFile(dir=at) as probe:  # its OSError names the place and the reason
-        probe.write(b"x")
+    try:
+        with tempfile.TemporaryFile(dir=at) as probe:
+            probe.write(b"x")
+    except OSError as error:  # it may name the file, which is nothing to a person
+        raise OSError(error.errno, error.strerror, str(at)) from None
     free = shutil.disk_usage(at).free / 2**30
     if free < FREE_GB:
         raise OSError(
