@@ -156,8 +156,8 @@ def _check_link(path: Path) -> None:
     """Raise InvalidInput for a link that leads to nothing, or back to itself."""
     if path.is_symlink() and not path.exists():
         raise InvalidInput(
-            f"cannot use {path} as state folder: it is a link to {os.readlink(path)}, which does not"
-            " exist or leads back to it; make that folder, or name another with --state"
+            f"cannot use {path} as state folder: it is a link to {os.readlink(path)}, which does"
+            " not exist or leads back to it; make that folder, or name another with --state"
         )
 
 
