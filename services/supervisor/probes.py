@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -15,6 +16,7 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.flush import flushed
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import LIVENESS
+from services.supervisor.broker_disk import BrokerDisk
 from services.supervisor.child import Child
 
 _NATS = "nats://"
@@ -27,10 +29,12 @@ class Answer:
 
     ready: it serves.
     alive: all its loops and threads make progress, as far as it knows itself.
+    why: reason to start it again at once; empty if there is none.
     """
 
     ready: bool
     alive: bool
+    why: str = ""
 
 
 class Probe(Protocol):
@@ -48,7 +52,7 @@ class Probe(Protocol):
 def probe_of(child: Child) -> Probe:
     """Return the probe for a child's address."""
     if child.health.startswith(_NATS):
-        return NatsProbe(child.health, child.creds)
+        return NatsProbe(child.health, child.creds, BrokerDisk(child.log, Path(child.creds).parent))
     return GrpcProbe(child.health)
 
 
@@ -86,10 +90,13 @@ class GrpcProbe:
 
 
 class NatsProbe:
-    """A client of the broker with a service's rights: a ping, then a request to JetStream."""
+    """A client of the broker with a service's rights: a ping, then a request to JetStream.
 
-    def __init__(self, url: str, creds: str) -> None:
-        self._url, self._creds = url, creds
+    disk: the disk of its streams, if the broker's log can be read.
+    """
+
+    def __init__(self, url: str, creds: str, disk: BrokerDisk | None = None) -> None:
+        self._url, self._creds, self._disk = url, creds, disk
         self._bus: Bus | None = None
 
     async def ask(self, timeout_s: float) -> Answer | None:
@@ -104,7 +111,8 @@ class NatsProbe:
         except (BanyanError, OSError, nats.errors.Error, JetStreamError):
             # OSError includes TimeoutError.
             return None
-        return Answer(True, True)
+        why = await asyncio.to_thread(self._disk.problem) if self._disk is not None else ""
+        return Answer(True, True, why)
 
     async def aclose(self) -> None:
         """End the connection without waiting for pending messages."""

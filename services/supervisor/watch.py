@@ -64,6 +64,8 @@ async def watched(
         if answer is not None and answer.ready and not serves:
             serves = True
             await ready()
+        if answer is not None and answer.why:
+            return answer.why
         answered = answered or answer is not None
         missed = 0 if answer is not None and answer.alive else missed + answered
         if missed >= patience.misses:

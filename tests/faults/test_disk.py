@@ -25,11 +25,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk(tmp_path / "disk", "48m") as mount:
+        yield mount
+
+
+@pytest.fixture
+def large_disk(tmp_path: Path) -> Iterator[Path]:
+    with disk(tmp_path / "disk", "200m") as mount:
+        yield mount
+
+
+@contextlib.contextmanager
+def disk(mount: Path, size: str) -> Iterator[Path]:
+    """Mount a disk of its own for the block."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
-    mount = tmp_path / "disk"
     mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(mount)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)], check=True)
     yield mount
     subprocess.run(["umount", "-l", str(mount)], check=True)
 
@@ -59,6 +71,27 @@ async def test_a_full_disk_of_the_store_holds_the_run_up_and_loses_nothing(
         run = await made.finish()
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     assert audit(database, run_id, STEPS, KILLED) == []
+
+
+async def test_a_full_disk_of_the_whole_state_folder_holds_the_run_up_until_it_has_room_again(
+    model: Path, large_disk: Path
+) -> None:
+    """The broker keeps the error of its last write until it is started again."""
+    state = large_disk / "s"
+    async with system(state) as made:
+        run_id = await made.create(recipe(model))
+        await made.reach(1)
+        broker = made.supervisor.children["nats"].pid
+        filler = fill(large_disk)
+        log = made.supervisor.fleet.state.log("nats")
+        end = time.monotonic() + 20  # the log lies on that disk too, and may not say it
+        while b"failed to store a msg" not in log.read_bytes() and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+        filler.unlink(missing_ok=True)
+        run = await made.finish()
+        assert made.supervisor.children["nats"].pid != broker
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    assert audit(state / "store.sqlite", run_id, STEPS, KILLED) == []
 
 
 async def test_a_learner_killed_while_it_writes_a_checkpoint_goes_on_from_the_last_whole_one(

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -20,6 +22,7 @@ from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as supervisor_module
 from services.supervisor.backoff import Backoff
+from services.supervisor.broker_disk import ROOM, BrokerDisk
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
 from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
@@ -39,6 +42,7 @@ QUICK = Patience(
     every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
 )
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
+REFUSAL = "[7] 16:01:46 [ERR] JetStream failed to store a msg on stream 'A > LINEAGE'"
 SERVICE = """
 import asyncio, os, signal, sys
 from services.chassis.rpc import rpc
@@ -328,3 +332,33 @@ def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
         fleet.worker("r", "learner", 0, threads=1, port=5),
     ]
     assert all(child.health for child in children)
+
+
+async def test_a_process_that_tells_why_it_must_be_started_again_is_not_probed_further() -> None:
+    script = Script([SERVED, Answer(True, True, "it refuses messages")])
+    async with asyncio.timeout(10):
+        assert await watched(script, "nats", QUICK, _nothing) == "it refuses messages"
+
+
+@pytest.mark.parametrize(
+    ("line", "free", "told"),
+    [
+        (f"{REFUSAL}: write /x/1.blk: no space left on device\n", ROOM, True),
+        (f"{REFUSAL}: write /x/1.blk: disk quota exceeded\n", ROOM, True),
+        (f"{REFUSAL}: write /x/1.blk: no space left on device\n", ROOM - 1, False),
+        (f"{REFUSAL}: maximum messages exceeded\n", ROOM, False),
+    ],
+)
+def test_a_broker_that_refuses_messages_is_started_again_once_its_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, free: int, told: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    log = tmp_path / "nats.log"
+    log.write_text("started\n" + line)  # by an earlier process
+    disk = BrokerDisk(log, tmp_path)
+    assert not disk.problem()
+    with log.open("a") as out:
+        out.write(line)
+    assert bool(disk.problem()) is told and not disk.problem()
+    log.write_text(line)  # rotated, and written again
+    assert bool(disk.problem()) is told
