@@ -14,10 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError
 
 from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
 from banyan.reasons import Reason
@@ -25,10 +25,11 @@ from services.treestore.storage import faults, migrate, postgres, sqlite
 from services.treestore.storage.faults import StoreDamaged
 from services.treestore.storage.file_lock import FileLock
 from services.treestore.storage.integrity import QuickCheck
+from services.treestore.storage.transaction import Work as Work
+from services.treestore.storage.transaction import attempted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Work = Callable[[Connection], T]
 
 PATIENCE_S = 10.0
 _DAMAGED, _UNCHECKED = "damaged", "unchecked"  # messages in the lock file to the next process
@@ -208,7 +209,7 @@ class Database:
             raise Refused("this treestore only reads; write to the one that runs", Reason.READ_ONLY)
         if self._damage is not None:
             raise self._damage
-        result = _attempt(self._writer, work, PATIENCE_S)
+        result = attempted(self._writer, work, PATIENCE_S)
         if self.url.get_backend_name() == "sqlite":
             sqlite.trim(self._writer, Path(self.url.database or ""))
         return result
@@ -216,46 +217,12 @@ class Database:
     def query(self, work: Work[T]) -> T:
         """Run `work` as `read` does, on the caller's thread."""
         assert self._reader is not None, "open() comes first"
-        return _attempt(self._reader, work, PATIENCE_S)
+        return attempted(self._reader, work, PATIENCE_S)
 
 
 def without_password(url: str) -> str:
     """Return a database's address for logs and messages."""
     return re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", url)
-
-
-def _attempt(engine: Engine, work: Work[T], patience_s: float) -> T:
-    """Run one transaction, and again after errors that pass within moments, until `patience_s` is
-    over.
-
-    Raises the database's own error if the data is at fault, StoreDamaged, or else TemporaryError
-    (ADR 045).
-    """
-    end = time.monotonic() + patience_s
-    driver: Any = engine.dialect.loaded_dbapi
-    while True:
-        try:
-            with engine.begin() as connection:
-                return work(connection)
-        except (DBAPIError, driver.Error) as error:  # errors of connecting come unwrapped
-            _check_fault(engine, error, driver)
-            if not faults.soon_over(error, driver) or time.monotonic() > end:
-                raise faults.meaning(error, driver) from error
-        except TemporaryError as error:
-            if error.reason != Reason.STORE_LOCKED or time.monotonic() > end:
-                raise
-        time.sleep(0.1)
-
-
-def _check_fault(engine: Engine, error: Exception, driver: Any) -> None:
-    """Raise the errors that do not pass: those of the data, and StoreDamaged."""
-    cause = faults.cause_of(error)
-    if faults.torn(cause):
-        file = sqlite.file_of(engine)
-        error_of = faults.damaged if faults.is_store(cause) else faults.no_store
-        raise error_of(file, str(cause)) from None
-    if faults.breaks_rule(cause, driver):
-        raise error
 
 
 def _with_driver(url: URL) -> URL:
