@@ -56,6 +56,7 @@ class Reason(StrEnum):
     PROMPT_NOT_OURS = "PROMPT_NOT_OURS"  # not the prompt that was opened
     ANSWER_NOT_THEIRS = "ANSWER_NOT_THEIRS"  # only its environment may answer an action
     ANSWER_MISPLACED = "ANSWER_MISPLACED"  # an answer that stands behind no action
+    NO_ENVIRONMENT = "NO_ENVIRONMENT"  # environments do not answer this node
     ENVIRONMENT_DIVERGED = "ENVIRONMENT_DIVERGED"  # a path made again came out otherwise
     RECEIPT_FALSE = "RECEIPT_FALSE"  # no verifier gave this answer to this action
     POLICY_UNKNOWN = "POLICY_UNKNOWN"  # a policy that was not published

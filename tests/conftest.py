@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 
 import pytest
 
@@ -31,6 +31,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for file in sorted(files):
         if not any(f"mark.{mark}" in file.read_text() for mark in APART):
             raise pytest.UsageError(f"{file}: write pytest.mark.{'|'.join(APART)} in the file")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    # hostile text without a UTF-8 form cannot go from a worker of xdist to its master
+    report = yield
+    report.sections = [(title, _sendable(text)) for title, text in report.sections]
+    return report
+
+
+def _sendable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def pytest_collection_finish() -> None:

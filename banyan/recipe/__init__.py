@@ -5,6 +5,7 @@ impossible combinations are refused at once, with the line and the reason.
 """
 
 from banyan.recipe.control import Control
+from banyan.recipe.environment import Environment
 from banyan.recipe.filter import Filter
 from banyan.recipe.generate import Generate
 from banyan.recipe.logging import Logging
@@ -19,6 +20,7 @@ from banyan.recipe.whole import Recipe
 __all__ = [
     "Budget",
     "Control",
+    "Environment",
     "Eval",
     "Filter",
     "Generate",

@@ -10,13 +10,14 @@ from banyan.recipe.part import Part, Settings
 class Task(Part):
     """Source of the prompts."""
 
-    name: Literal["arithmetic", "chains", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. chains: built-in sums with steps. reasoning-gym:
-    one of its generators. file: the user's JSONL or Parquet."""
+    name: Literal["arithmetic", "chains", "products", "reasoning-gym", "file"]
+    """arithmetic: built in, for the quick start. chains: built-in sums with steps. products:
+    built-in products of three digits, asked with a calculator at hand. reasoning-gym: one of its
+    generators. file: the user's JSONL or Parquet."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
-    """chains, reasoning-gym: number of rows to generate."""
+    """chains, products, reasoning-gym: number of rows to generate."""
     config: Settings = {}
     """reasoning-gym: settings of the generator."""
     path: str = ""

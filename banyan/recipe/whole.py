@@ -128,6 +128,7 @@ class Recipe(Part):
         own = {
             "arithmetic": "number",
             "chains": "steps",
+            "products": "number",
             "reasoning-gym": "reasoning-gym",
             "file": self.task.reward,
         }

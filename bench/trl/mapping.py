@@ -93,6 +93,7 @@ FIELDS: Mapping[str, Meaning] = {
         "the same rows as chat messages, in the order of our run", _fixed(shuffle_dataset=False)
     ),
     "filter": Meaning("the same scorer's code, called as a reward function"),
+    "environment": Meaning("the model answers alone, in both", only=None),
     "replay": Meaning("none in TRL", only=None),
     "seed": Meaning("the draws differ: other generators", _as("seed")),
     "deterministic": Meaning("TRL promises no bits", only=False),

@@ -48,7 +48,7 @@ for axis, name in (("filter", "methods:reward"), ("optimise", "grpo")):
 
 def test_a_module_of_a_user_with_our_own_name_is_told_apart() -> None:
     with pytest.raises(InvalidInput, match="'banyan' is a package of Banyan: give a module"):
-        registry.find("filter", "banyan:reward")
+        registry.find("filter", "banyan:my_reward")
 
 
 @pytest.mark.parametrize(

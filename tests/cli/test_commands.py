@@ -242,6 +242,7 @@ def test_doctor_names_every_check(tmp_path: Path) -> None:
         "nats",
         "ports",
         "sandbox",
+        "jail",
         "disk",
         "cores",
     }

@@ -161,6 +161,12 @@ def check_joinable(run: runs.Run) -> None:
             f"run {run.run_id} is deterministic: one node samples all of it, and none can join",
             "DETERMINISTIC",
         )
+    if recipe.get("environment"):
+        raise Refused(
+            f"paths of run {run.run_id} act in an environment, which answers nodes of its own site"
+            " alone; none can join",
+            Reason.NO_ENVIRONMENT,
+        )
     if recipe.get("resources", {}).get("engine") != "scripted" and not (
         run.vocabulary and run.tokenizer_digest
     ):

@@ -28,10 +28,10 @@ def messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
 def split_key(row: dict[str, Any], task: Task) -> bytes:
     """Return the key of a row's problem: rows of one key are on the same side of the split.
 
-    For arithmetic it is the unordered pair of operands, whatever the operation (ADR 007); for other
-    tasks the prompt, with runs of white space made one.
+    For arithmetic and products it is the unordered pair of operands, whatever the operation (ADR
+    007); for other tasks the prompt, with runs of white space made one.
     """
-    if task.name == "arithmetic":
+    if task.name in ("arithmetic", "products"):
         return canonical(sorted((row["a"], row["b"])))
     own = _own_messages(row, task)
     return canonical([[message["role"], " ".join(message["content"].split())] for message in own])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.recipe import Task
-from services.gateway.tasks import arithmetic, chains, file, reasoning_gym
+from services.gateway.tasks import arithmetic, chains, file, products, reasoning_gym
 
 
 def load(task: Task, base: Path) -> list[dict[str, Any]]:
@@ -20,6 +20,8 @@ def load(task: Task, base: Path) -> list[dict[str, Any]]:
         return arithmetic.rows()
     if task.name == "chains":
         return chains.rows(task.size, task.seed)
+    if task.name == "products":
+        return products.rows(task.size, task.seed)
     if task.name == "reasoning-gym":
         return reasoning_gym.rows(task)
     return file.rows(task, base)

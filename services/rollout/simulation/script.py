@@ -1,6 +1,7 @@
 """The script of a simulation whose recipe names none: one that shows what its tree policy does."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from banyan.errors import InvalidInput
@@ -23,11 +24,13 @@ class Stage:
     settings: settings of the scripted engine.
     prompt: messages of the prompt.
     words: description of both.
+    marks: settings of the environment, whose marks the script can write.
     """
 
     settings: dict[str, Any]
     prompt: Prompt
     words: str
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = None) -> Stage:
@@ -47,6 +50,8 @@ def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = No
     if needs_scores:
         words = f"answers to {SUM[0]['content']}, {_ACCURACY:g} of them right"
         return Stage({"accuracy": _ACCURACY}, SUM, words)
+    if recipe.environment is not None:
+        return _one_call()
     toy = traits.attribute(tree_policy, "toy", "")
     if toy == "one_fork":
         return _one_fork(recipe.generate.max_new_tokens)
@@ -56,6 +61,15 @@ def stage(recipe: Recipe, tree_policy: Any, settings: dict[str, Any] | None = No
     if traits.of_policy(tree_policy).needs_head:
         words += f"; the head says {_HEAD['a']:g} of an a and {_HEAD['b']:g} of a b"
     return Stage({"chain": {"": {"a": 0.5, "b": 0.5}}, "scores": _HEAD}, _GO, words)
+
+
+def _one_call() -> Stage:
+    begin, end = "=", "?"
+    call = f"{begin}6*7{end}"
+    chain: dict[str, dict[str, float]] = {call[:n]: {call[n]: 1.0} for n in range(len(call))}
+    chain |= {state: {"a": 0.5, "b": 0.5} for state in (" ", "a", "b")}
+    words = f"{call}, which the environment answers, then a or b, evenly, to the limit of the path"
+    return Stage({"chain": chain}, _GO, words, {"begin": begin, "end": end})
 
 
 def _one_fork(max_new_tokens: int) -> Stage:

@@ -4,7 +4,7 @@ The trees grow on the scripted engine, without a bus, a store or a model.
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +15,16 @@ from banyan.errors import InvalidInput
 from banyan.plugins import traits
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
-from banyan.segment import Sampling
+from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore, TextRepair
+from services.rollout.growth.segments import Turns
 from services.rollout.growth.spec import GrowSpec
-from services.rollout.growth.step import GrowthStep
+from services.rollout.growth.step import Call, GrowthStep
+from services.rollout.simulation.answers import SimulatedEnvironment
 from services.rollout.simulation.script import RIGHT, stage
 
 _ACCURACIES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -51,7 +53,8 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
     """Return the counts of a group, as `banyan simulate` prints them.
 
     They are leaves, forks, sampled tokens, the tokens of independent samples, the saving, and the
-    script; for a tree policy that goes on by scores also the leaves by how often it is right.
+    script; for a tree policy that goes on by scores also the leaves by how often it is right, and
+    with an environment the number of its answers.
     """
     resources = recipe.resources
     settings = dict(resources.engine_settings) if resources.engine == "scripted" else {}
@@ -67,6 +70,8 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
         "saved": 1.0 - sampled_tokens / iid_tokens if iid_tokens else 0.0,
         "script": stage(recipe, tree_policy, settings).words,
     }
+    if recipe.environment is not None:
+        counts["answers"] = sum(s.kind is Kind.TOOL for growth in group for s in growth.tree)
     if traits.of_policy(tree_policy).needs_scores and not settings:
         counts["leaves_by_accuracy"] = {
             f"{accuracy:g}": sum(g.leaves for g in _group(recipe, {"accuracy": accuracy}))
@@ -95,9 +100,12 @@ def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None)
         recipe.resources.max_branches,
         sleep=lambda _: None,
     )
-    spec = _spec(recipe, index, script.prompt)
+    environment = (
+        SimulatedEnvironment(recipe.environment, script.marks) if recipe.environment else None
+    )
+    spec = _spec(recipe, index, script.prompt, environment.turns if environment else None)
     grower = Grower(spec, Tree(spec.tree_id), engine.tokenizer, "simulate")
-    leaves = _grow(grower, engine, recipe, time.monotonic() + _MOST_S)
+    leaves = _grow(grower, engine, recipe, time.monotonic() + _MOST_S, environment)
     if not leaves:
         raise InvalidInput(
             f"{spec.tree_policy_label}: the tree is done and has no leaf;"
@@ -128,8 +136,11 @@ def _group(recipe: Recipe, settings: Mapping[str, Any]) -> list[Growth]:
     return group
 
 
-def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> GrowSpec:
+def _spec(
+    recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...], turns: Turns | None
+) -> GrowSpec:
     generate = recipe.generate
+    ends = (turns.end,) if turns else ()
     seed = key(recipe.seed, "simulate", index)
     return GrowSpec(
         tree_id=index.to_bytes(4, "little"),
@@ -143,26 +154,36 @@ def _spec(recipe: Recipe, index: int, prompt: tuple[dict[str, str], ...]) -> Gro
             top_p=generate.top_p,
             top_k=generate.top_k,
             max_new_tokens=generate.max_new_tokens,
-            stop=tuple(generate.stop),
+            stop=(*generate.stop, *ends),
             seed=seed,
             bias=generate.bias,
         ),
         order=(0, index),
         name=generate.policy,
+        turns=turns,
     )
 
 
 def _grow(
-    grower: Grower, engine: ScriptedEngine, recipe: Recipe, deadline: float
+    grower: Grower,
+    engine: ScriptedEngine,
+    recipe: Recipe,
+    deadline: float,
+    environment: SimulatedEnvironment | None,
 ) -> tuple[Leaf, ...]:
     """Grow a tree to its end and return its leaves. Raises InvalidInput if it does not end."""
     label = grower.spec.tree_policy_label
-    step = grower.start()
+    step, waiting = grower.start(), deque[Call]()
     for _ in range(_MOST_STEPS):
         for request in step.requests:
             engine.submit(request)
+        waiting += step.calls
         if step.grown is not None:
             return step.grown
+        if waiting and environment is not None:
+            call = waiting.popleft()
+            step = grower.answered(call.action, environment.answer(grower.tree, call))
+            continue
         if not engine.busy and not grower.waits:
             break
         if (sampled := engine.stats().sampled_tokens) > _MOST_TOKENS:

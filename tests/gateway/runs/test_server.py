@@ -293,6 +293,14 @@ async def test_no_node_joins_a_run_whose_model_nobody_here_can_read(
     assert refused.value.reason == "NO_BOUNDS"
 
 
+async def test_no_node_joins_a_run_whose_paths_act(gateway, store, recipe_of) -> None:
+    acting = recipe_of(environment={"name": "calculator"})
+    run_id = (await _create(gateway, acting)).run.run_id
+    with pytest.raises(Refused, match="act in an environment") as refused:
+        await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))
+    assert refused.value.reason == "NO_ENVIRONMENT"
+
+
 async def test_tokens_need_a_live_run(gateway, store, recipe_of) -> None:
     run_id = (await _create(gateway, recipe_of())).run.run_id
     answer = await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id, valid_s=60))

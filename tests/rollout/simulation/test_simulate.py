@@ -28,6 +28,8 @@ SHOWN = {
     "tree-grpo": (6, 1, (0.0, 1.0)),
     "treepo": (16, 1, shaped(6)),
     "treepo-eager": (16, 1, shaped(6)),
+    # Each of 4 calls, of 5 tokens, is answered once for two paths of 40.
+    "turns": (8, 4, 1 - (4 * 5 + 8 * 35) / (8 * 40)),
 }
 BASE = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
 
