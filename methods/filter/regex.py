@@ -1,6 +1,7 @@
 """regex: 1 if the completion matches a regular expression, else 0.
 
-It runs in a child process: a pattern may never end on some text.
+A completion of white space alone earns nothing, even where the pattern matches it. Scored in a
+child process: a pattern may never end on some text.
 """
 
 import re
@@ -20,7 +21,7 @@ class Regex:
     """Field of the row that the first group must equal as text; empty if the match alone counts."""
 
     name: str = field(default="regex", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def __post_init__(self) -> None:
         try:
@@ -38,7 +39,7 @@ class Regex:
         """Return 1 or 0; UNSCORABLE if the row lacks the field to compare with."""
         if self.equals and self.equals not in row:
             return Unscorable(f"EXCEPTION: the row has no field {self.equals!r}")
-        match = re.search(self.pattern, completion, re.DOTALL)
+        match = re.search(self.pattern, completion, re.DOTALL) if completion.strip() else None
         if match is None:
             return Scored(0.0)
         return Scored(float(not self.equals or match.group(1) == str(row[self.equals])))

@@ -1,0 +1,47 @@
+"""A path that calls its tool and then says nothing earns nothing, whatever scores it."""
+
+from typing import Any
+
+import pytest
+
+from banyan import registry
+from banyan.plugins import Scored
+from methods.filter.code import Code
+
+ROW = {"question": "2 + 3", "answer": "5"}
+GYM = {**ROW, "dataset": "simple_equations", "metadata": {"variable": "x"}}
+ALONE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "number": ({}, ROW),
+    "steps": ({}, {**ROW, "solution": ["2 + 3 = 5"]}),
+    "regex": ({"pattern": "^(.*)$"}, ROW),
+    "reasoning-gym": ({}, GYM),
+    "choice": ({}, {"answer": "A", "options": ["", "b"]}),
+    "format": ({"partial": True}, ROW),
+    "length": ({"most": 100, "buffer": 10}, ROW),
+    "json-schema": ({"schema": {"type": "string"}}, ROW),
+}
+OTHERWISE = {"majority", "code"}
+
+
+def test_every_scorer_is_here() -> None:
+    assert set(ALONE) | OTHERWISE == set(registry.names("filter"))
+
+
+@pytest.mark.parametrize("completion", ["", " \n\t"])
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_silence_earns_nothing(name: str, completion: str) -> None:
+    settings, row = ALONE[name]
+    score = registry.build("filter", name, settings).score(completion, row)
+    assert isinstance(score, Scored) and score.value == 0.0
+
+
+def test_a_silent_group_has_no_majority() -> None:
+    majority = registry.build("filter", "majority", {"extract": "text"})
+    assert [s.value for s in majority.score_group(["", " ", "\n"], ROW)] == [0.0] * 3
+
+
+def test_no_program_passes_no_test() -> None:
+    examination = Code().examine("", {"tests": [{"stdin": "", "stdout": ""}]})
+    with pytest.raises(StopIteration) as end:
+        next(examination)
+    assert end.value.value.value == 0.0
