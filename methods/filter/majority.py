@@ -62,4 +62,4 @@ def vote(answers: Sequence[str | None]) -> tuple[str | None, float]:
 
 def hashed(label: str) -> float:
     """Return 48 bits of a text's digest as a number, since parts of a score are numbers."""
-    return float(int.from_bytes(blake(label.encode())[:6], "little"))
+    return float(int.from_bytes(blake(label.encode(errors="surrogatepass"))[:6], "little"))

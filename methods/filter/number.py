@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
-from banyan.plugins import Row, Scored, Unscorable
+from banyan.plugins import Row, Scored, Unscorable, checks
 
 _NUMBER = re.compile(
     r"(?:(?<![\w.)\]])[-+\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?",
@@ -38,8 +38,8 @@ class Number:
         right = _decimal(row.get(self.answer))
         if right is None:
             return Unscorable(
-                f"EXCEPTION: field {self.answer!r} of the row is {row.get(self.answer)!r:.60}, not "
-                "a number"
+                f"EXCEPTION: field {self.answer!r} of the row is "
+                f"{checks.shown(row.get(self.answer))}, not a number"
             )
         answer = given(completion, self.take)
         return Scored(
@@ -60,6 +60,6 @@ def _decimal(value: object) -> Decimal | None:
         return None
     try:
         number = Decimal(str(value).strip())
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):  # ValueError: an integer too long for text
         return None
     return number if number.is_finite() else None

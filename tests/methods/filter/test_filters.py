@@ -56,6 +56,11 @@ def test_number_without_a_right_answer_is_unscorable_not_zero(answer):
     assert isinstance(Number().score("7", {}), Unscorable)
 
 
+def test_an_integer_of_a_row_that_is_too_long_for_text_is_named() -> None:
+    found = Number().score("7", {"answer": 10**5000})
+    assert isinstance(found, Unscorable) and "a int that is too large to show" in found.reason
+
+
 def test_number_has_a_tolerance():
     scorer = registry.build("filter", "number", {"tolerance": 0.5, "answer": "gold"})
     assert [scorer.score(c, {"gold": 2}) for c in ("2.5", "2.6")] == [Scored(1.0), Scored(0.0)]

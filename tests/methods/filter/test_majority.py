@@ -133,3 +133,8 @@ async def test_the_verifier_scores_a_group_in_its_own_process_or_in_a_child(
         assert isinstance(none[0].outcome, Unscorable) and "absent" in none[0].outcome.reason
     finally:
         await scoring.close()
+
+
+def test_a_text_that_is_no_unicode_is_an_answer_like_any_other() -> None:
+    scores = Majority(extract="text").score_group(["\ud800", "\ud800", "a"], {})
+    assert [score.value for score in scores] == [1.0, 1.0, 0.0]
