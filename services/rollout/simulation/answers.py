@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from banyan import registry
-from banyan.digest import blake
-from banyan.environments.observation import Observation
+from banyan.environments.observed import observed
 from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput
 from banyan.recipe import Environment
@@ -12,8 +11,6 @@ from banyan.segment import Kind
 from banyan.tree import Tree
 from services.rollout.growth.segments import ToolAnswer, Turns
 from services.rollout.growth.step import Call
-
-_NOBODY = blake(b"simulated")
 
 
 class SimulatedEnvironment:
@@ -26,7 +23,8 @@ class SimulatedEnvironment:
     """
 
     def __init__(self, part: Environment, marks: Mapping[str, str]) -> None:
-        self._environment = registry.environment(part.name, {**part.settings, **marks})
+        self._settings = {**part.settings, **marks}
+        self._environment = registry.environment(part.name, self._settings)
         if not hasattr(self._environment, "step"):
             raise InvalidInput(
                 f"environment {part.name} runs code, for which a simulation has no jail; leave"
@@ -42,20 +40,5 @@ class SimulatedEnvironment:
         state = self._states[before] if before else self._environment.reset({}, 0)
         said = self._environment.step(state, call.text)
         self._states[call.action] = said.state
-        text = blake(said.text.encode())
-        observation = Observation(
-            environment=self._environment.name,
-            version=self._environment.version,
-            settings=_NOBODY,
-            action=call.action,
-            answer=text,
-            shown=text,
-            outcome=said.outcome,
-            reward=said.reward,
-            done=said.done,
-            anchor=said.anchor,
-            before=blake(state),
-            after=blake(said.state),
-            effect=said.effect,
-        )
+        observation = observed(self._environment, self._settings, call.action, state, said)
         return ToolAnswer(Receipt(observation, b"", call.text), said.text)

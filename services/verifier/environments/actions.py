@@ -7,13 +7,15 @@ says of them must come out.
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 from banyan import registry
 from banyan.digest import blake, canonical
 from banyan.draws import key as draw_key
 from banyan.environments import receipts
-from banyan.environments.observation import Effect, Observation
+from banyan.environments.observation import Effect
+from banyan.environments.observed import MOST_ANSWER, answer_digest, observed, text_digest
 from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput, Refused, TemporaryError
 from banyan.plugins.environment import Answer
@@ -26,7 +28,6 @@ from services.verifier.environments.ports import Sessions, Store
 from services.verifier.environments.states import States
 
 _MOST_STATE = 64 << 10
-_MOST_ANSWER = 1 << 20  # characters that are read of an answer
 _MOST_BUILT = 256
 
 
@@ -78,23 +79,9 @@ class Actions:
         before = await self._state(environment, way)
         answer = await self._step(environment, before, call)
         self._check(answer, spec)
-        whole = answer.text[:_MOST_ANSWER]
-        text = cut(whole, spec.answer_chars)
-        observation = Observation(
-            environment=environment.name,
-            version=environment.version,
-            settings=blake(canonical(dict(spec.settings))),
-            action=action,
-            answer=blake(_bytes(whole)),
-            shown=blake(_bytes(text)),
-            outcome=answer.outcome,
-            reward=answer.reward,
-            done=answer.done,
-            anchor=answer.anchor,
-            before=blake(before),
-            after=blake(answer.state),
-            effect=answer.effect,
-        )
+        text = cut(answer.text[:MOST_ANSWER], spec.answer_chars)
+        whole = observed(environment, spec.settings, action, before, answer)
+        observation = replace(whole, shown=text_digest(text))
         self._states.put(action, answer.state)
         mac = receipts.mac(self._key, way.run_id, tree_id, observation)
         return Receipt(observation, mac, call), text
@@ -165,7 +152,7 @@ class Actions:
         answer = await self._step(environment, state, turn.receipt.call)
         if blake(answer.state) != seen.after:
             raise _diverged(turn, "left")
-        if blake(_bytes(answer.text[:_MOST_ANSWER])) != seen.answer:
+        if answer_digest(answer) != seen.answer:
             raise _diverged(turn, "answered")
         return answer.state
 
@@ -188,7 +175,3 @@ def _diverged(turn: ts.Turn, what: str) -> Refused:
         f"action {turn.action.hex()[:12]} {what} something else when its path was made again",
         Reason.ENVIRONMENT_DIVERGED,
     )
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
