@@ -1,4 +1,4 @@
-# One target per service, only that service's extra inside (and loggers, where a recipe may name them):
+# One target per service, only that service's extra inside (and loggers or renderers, where a recipe may name them):
 #   docker build --target verifier --tag banyan-verifier:dev .
 FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -34,7 +34,7 @@ RUN pip install --constraint requirements.lock ".[rollout,embedded]" && pip inst
 RUN BANYAN_MODELS=/models python -m services.chassis.models
 
 FROM base AS rollout
-RUN pip install --constraint requirements.lock ".[rollout]" && rm -r /app/*
+RUN pip install --constraint requirements.lock ".[rollout,renderers]" && rm -r /app/*
 COPY --from=models /models /models
 ENV BANYAN_MODELS=/models GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1
 USER 10001:10001

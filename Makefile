@@ -45,6 +45,17 @@ vllm: $(STAMP_VLLM) ## make .venv-vllm: vLLM for CPUs, over .venv
 trl: $(STAMP) ## make .venv-trl: TRL, the rival of `python -m bench trl`, in an environment of its own
 	@$(BIN)/python -m bench.trl.environment
 
+.PHONY: environments
+environments: $(STAMP) ## make .venv-NAME for an environment's packages (make environments NAME=textworld)
+	@test -f "requirements-$(NAME).lock" || { echo "there is no requirements-$(NAME).lock; known: $$(ls requirements-*.lock | sed 's/requirements-//; s/.lock//' | tr '\n' ' ')"; exit 2; }
+	test -x .venv-$(NAME)/bin/python || $(PYTHON) -m venv .venv-$(NAME)
+	.venv-$(NAME)/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements-$(NAME).lock
+
+.PHONY: textworld
+textworld: $(STAMP) ## make what recipes/textworld.yaml needs: TextWorld, games, and a small model
+	@$(MAKE) --no-print-directory environments NAME=textworld
+	@$(BIN)/python -m bench.textworld
+
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
 	@$(BIN)/python -P -m banyan.runtime.launch services.chassis.models

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment; and requirements-vllm.lock:
-# what vLLM needs beyond them; and requirements-trl.lock: the bench's rival, by itself.
+# what vLLM needs beyond them; and, each by itself, requirements-trl.lock: the bench's rival, and requirements-textworld.lock.
 set -eu
 cd "$(dirname "$0")"
 export LC_ALL=C
@@ -11,7 +11,7 @@ pip="$folder/venv/bin/pip"
 frozen() { "$pip" freeze --exclude banyan | sed 's/+cpu//; s/ @ .*//' | sort -f; }
 # torch first: 2.13.0 is the CPU build; resolved with anything else it could become a CUDA one.
 "$pip" install --quiet torch==2.13.0
-"$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,embedded,loggers,dev]" hatchling==1.28.0
+"$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,renderers,embedded,loggers,dev]" hatchling==1.28.0
 {
   echo "# Exact versions of every extra; written by lock.sh. torch 2.13.0 installs as a CPU build."
   frozen
@@ -31,3 +31,12 @@ pip="$folder/trl/bin/pip"
   echo "# What .venv-trl holds: the rival of \`python -m bench trl\`; written by lock.sh. torch 2.13.0 installs as a CPU build."
   frozen
 } > requirements-trl.lock
+"${PYTHON:-python3.11}" -m venv "$folder/textworld"
+pip="$folder/textworld/bin/pip"
+"$pip" install --quiet textworld==1.7.0
+needed='hashids|jericho|mementos|more-itertools|networkx|numpy|prompt_toolkit|TatSu|termcolor|textworld|tqdm|wcwidth'
+{
+  echo "# What .venv-textworld holds: TextWorld's engine for methods/environment/textworld.py; written by lock.sh, installed"
+  echo "# without dependencies: jericho names spaCy, for texts of games that are not TextWorld's own, which takes 200 MB."
+  frozen | grep -E "^($needed)=="
+} > requirements-textworld.lock

@@ -189,6 +189,30 @@ class Client:
         """Return counts by name."""
         return dict(self._call(self._trees.GetStats, ts.GetStatsRequest(run_id=run_id)).counts)
 
+    # -- scores after the run's own --
+
+    def leaves_to_rescore(self, rescorer: rs.Rescorer) -> Iterator[list[rs.LeafToRescore]]:
+        """Yield the leaves of a run that a scorer has not scored again, some trees at a time."""
+        request = rs.ReadLeavesToRescoreRequest(rescorer=rescorer)
+        answer = rs.ReadLeavesToRescoreResponse()
+        while not answer.done:
+            answer = self._call(self._runs.ReadLeavesToRescore, request)
+            request.after = answer.last
+            yield list(answer.leaves)
+
+    def put_rescores(self, rescorer: rs.Rescorer, leaves: Sequence[rs.RescoredLeaf]) -> int:
+        """Store scores beside the run's own; return the number of those that are new."""
+        request = rs.PutRescoresRequest(rescorer=rescorer, leaves=leaves)
+        return int(self._call(self._runs.PutRescores, request).stored)
+
+    def compared_rescores(self, rescorer: rs.Rescorer) -> Iterator[rs.CompareRescoresResponse]:
+        """Yield counts and sums of old and new scores, some trees at a time."""
+        request, answer = rs.CompareRescoresRequest(rescorer=rescorer), rs.CompareRescoresResponse()
+        while not answer.done:
+            answer = self._call(self._runs.CompareRescores, request)
+            request.after = answer.last
+            yield answer
+
     # -- dead letters --
 
     def dead(self, limit: int = 50) -> list[rs.StoredDeadLetter]:

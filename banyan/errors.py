@@ -100,7 +100,8 @@ def with_place(error: BaseException) -> str:
 
 @contextmanager
 def users_code(
-    message: Callable[[BaseException], str], passing: tuple[type[Exception], ...] = (BanyanError,)
+    message: Callable[[BaseException], str],
+    passing: tuple[type[BaseException], ...] = (BanyanError,),
 ) -> Iterator[None]:
     """Turn whatever a user's code raises in the block into InvalidInput.
 

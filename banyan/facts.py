@@ -22,12 +22,18 @@ class Facts:
     named: numbers and words of a segment: `agent`, `state`, a format score
     parts: named parts of a leaf's score, as its scorers returned them
     unscorable: places inside a path with a requested reward that could not be scored: never 0
+    earned: reward of an environment's answer, by its segment, as a part of its paths' rewards
+    turns: answers that a path may have; 0 without an environment
+    longest_path: tokens that a path may have with its prompt and all answers; 0 for any number
     """
 
     rewards: Mapping[Leaf, float] = field(default_factory=dict)
     named: Mapping[bytes, Named] = field(default_factory=dict)
     parts: Mapping[Leaf, Mapping[str, float]] = field(default_factory=dict)
     unscorable: frozenset[Leaf] = frozenset()
+    earned: Mapping[bytes, float] = field(default_factory=dict)
+    turns: int = 0
+    longest_path: int = 0
 
     def of_segment(self, segment: bytes, name: str) -> float | str | None:
         """Return an attribute of a segment; None if it has none of that name."""

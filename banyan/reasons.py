@@ -16,6 +16,7 @@ class Reason(StrEnum):
     NOT_IMPLEMENTED = "NOT_IMPLEMENTED"  # this version does not do that yet
     DEADLINE_MISSED = "DEADLINE_MISSED"  # a wait ran out
     UNAVAILABLE = "UNAVAILABLE"  # the other side is away
+    LATER = "LATER"  # an answer for several had no room for this one; ask again
     RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"  # too large or too many at once
     PERMISSION_DENIED = "PERMISSION_DENIED"  # not allowed to this caller
 
@@ -45,6 +46,7 @@ class Reason(StrEnum):
     # Segments and scores
     ORDINAL_TAKEN = "ORDINAL_TAKEN"  # another segment holds the place
     PARENT_REFUSED = "PARENT_REFUSED"  # its parent was refused
+    ACTION_OPEN = "ACTION_OPEN"  # growth ends, and an action has neither an answer nor a leaf
     GROWN_TWICE = "GROWN_TWICE"  # the end of growth was published before
     SCORED_BEFORE = "SCORED_BEFORE"  # a score is final
     EPOCH_UNKNOWN = "EPOCH_UNKNOWN"  # no such claim
@@ -56,8 +58,14 @@ class Reason(StrEnum):
     PROMPT_NOT_OURS = "PROMPT_NOT_OURS"  # not the prompt that was opened
     ANSWER_NOT_THEIRS = "ANSWER_NOT_THEIRS"  # only its environment may answer an action
     ANSWER_MISPLACED = "ANSWER_MISPLACED"  # an answer that stands behind no action
-    NO_ENVIRONMENT = "NO_ENVIRONMENT"  # environments do not answer this node
+    NO_ENVIRONMENT = "NO_ENVIRONMENT"  # its environment takes no joined nodes
     ENVIRONMENT_DIVERGED = "ENVIRONMENT_DIVERGED"  # a path made again came out otherwise
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # the system failed, again and again
+    EFFECT_UNKNOWN = "EFFECT_UNKNOWN"  # begun outside, and nobody knows what became of it
+    ENDING_FALSE = "ENDING_FALSE"  # no verifier said that this action gets no answer
+    RENDERER = "RENDERER"  # no turn can follow an action; the path ends there, and is scored
+    ANSWER_TOKENS_FALSE = "ANSWER_TOKENS_FALSE"  # not the tokens that its text is rendered to
+    ANSWER_END_FALSE = "ANSWER_END_FALSE"  # it ends its path otherwise than its receipt says
     RECEIPT_FALSE = "RECEIPT_FALSE"  # no verifier gave this answer to this action
     POLICY_UNKNOWN = "POLICY_UNKNOWN"  # a policy that was not published
     SPEC_UNUSABLE = "SPEC_UNUSABLE"  # the spec cannot be read
@@ -81,6 +89,7 @@ class Reason(StrEnum):
     OTHER_VERSION = "OTHER_VERSION"  # the node speaks other messages
     OVER = "OVER"  # there is nothing to join
     TOO_MANY = "TOO_MANY"  # all places are taken
+    NOT_ITS_CLAIM = "NOT_ITS_CLAIM"  # the tree is another node's
     WRONG_CERTIFICATE = "WRONG_CERTIFICATE"  # not the certificate of the token
     UNAUTHENTICATED = "UNAUTHENTICATED"  # no valid credentials
 

@@ -4,11 +4,15 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from banyan.environments.hosted import Hosted
+from banyan.environments.hosting import Hosting
 from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.plugins import traits
+from banyan.plugins.environment import HOSTED as HOSTED_ENVIRONMENTS
 from banyan.plugins.environment import OURS as OUR_ENVIRONMENTS
 from banyan.plugins.traits import EstimatorTraits, PolicyTraits
 from banyan.runtime.launch import OUR_PACKAGES, take_names
@@ -72,20 +76,34 @@ def _load(axis: str, entry: importlib.metadata.EntryPoint) -> Any:
 def _attribute(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except (ImportError, ValueError) as error:  # ValueError: an empty name
         raise InvalidInput(
-            f"cannot import {module!r} of {name!r}: {error}; is its folder on PYTHONPATH?"
+            f"cannot import {module!r} of {name!r}: {error}{_missing(module, error)}"
             f"{_taken(module)}"
-        ) from None
-    except AttributeError:
-        raise InvalidInput(
-            f"module {module!r} has no attribute {attribute!r}{_taken(module)}"
         ) from None
     except (Exception, SystemExit) as error:  # foreign code may raise anything on import
         raise InvalidInput(
             f"cannot import {module!r} of {name!r}: {type(error).__name__}: {error}"
         ) from None
+    try:
+        return getattr(imported, attribute)
+    except AttributeError:
+        raise InvalidInput(
+            f"module {module!r} has no attribute {attribute!r}{_taken(module)}"
+        ) from None
+
+
+def _missing(module: str, error: Exception) -> str:
+    """Return a hint for a module that is not there: the plugin's own, or one that it imports."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    if error.name and error.name.partition(".")[0] != module.partition(".")[0]:
+        return (
+            f"; {module!r} imports it: install it for {sys.executable}, or for an environment name"
+            " the interpreter that has it in environment.python"
+        )
+    return "; is its folder on PYTHONPATH?"
 
 
 def _taken(module: str) -> str:
@@ -115,8 +133,16 @@ def build(axis: str, name: str, settings: Mapping[str, Any]) -> Any:
                 f"{axis} plugin {name!r} has no setting {unknown[0]!r}; it has "
                 f"{', '.join(known) or 'none'}"
             )
+        required = [f.name for f in dataclasses.fields(plugin) if f.init and _needed(f)]
+        if missing := [key for key in required if key not in settings]:
+            raise InvalidInput(f"{axis} plugin {name!r} needs the setting {missing[0]!r}")
     with users_code(lambda error: f"{axis} plugin {name!r}: {_problem(error)}", passing=()):
         return plugin(**settings) if isinstance(plugin, type) else plugin
+
+
+def _needed(field: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
 
 
 def _problem(error: BaseException) -> str:
@@ -129,19 +155,35 @@ def tree_policy(name: str, settings: Mapping[str, Any]) -> Any:
     return _of_kind("generate", name, settings, "tree policy", "plan(view, room, rng)")
 
 
-def environment(name: str, settings: Mapping[str, Any]) -> Any:
-    """Return the environment with its settings. Raises InvalidInput for one that is not ours."""
-    if name not in OUR_ENVIRONMENTS:
+def environment(name: str, settings: Mapping[str, Any], hosting: Hosting | None = None) -> Any:
+    """Return the environment with its settings.
+
+    A class of the user's own (`module:class`) is not imported: it runs in children of the verifier
+    alone, with its hosting. Raises InvalidInput for one that is not there.
+    """
+    if ":" in name and hosting is not None:
+        return Hosted(name, settings, hosting)
+    listed = {**OUR_ENVIRONMENTS, **HOSTED_ENVIRONMENTS}
+    if name not in listed:
         raise InvalidInput(
-            f"there is no environment {name!r}; known: {', '.join(OUR_ENVIRONMENTS)}. Others would"
-            " run unconfined in the verifier, which is not there yet"
+            f"there is no environment {name!r}; known: {', '.join(listed)}; or give a class of"
+            " your own as module:class"
         )
     built = _of_kind("environment", name, settings, "environment", "reset(row, seed)")
-    if type(built) is not find("environment", OUR_ENVIRONMENTS[name]):
+    if type(built) is not find("environment", listed[name]):
         raise InvalidInput(
             f"environment {name!r} is {type(built).__module__}, not Banyan's own; register another"
             " name"
         )
+    if name in HOSTED_ENVIRONMENTS and hosting is not None:
+        paths = tuple(getattr(built, key) for key in built.paths)
+        hosting = dataclasses.replace(
+            hosting,
+            end=built.end,
+            readable=(*paths, *getattr(built, "readable", ())),
+            processes=getattr(built, "processes", False),
+        )
+        return Hosted(name, settings, hosting, getattr(built, "modules", ()))
     return built
 
 

@@ -8,6 +8,8 @@ not depend on the order in which scores came.
 import math
 import sys
 from collections.abc import Collection, Container, Iterable, Mapping
+from fractions import Fraction
+from types import MappingProxyType
 from typing import TypeVar
 
 from banyan.tree import Leaf
@@ -15,6 +17,10 @@ from banyan.tree import Leaf
 Place = TypeVar("Place")
 Above = Mapping[bytes, tuple[bytes, int]]
 """Segment → its parent and the fork; the root's parent is empty."""
+Weights = Mapping[str, float]
+"""Scorer → its weight; 1 for one that is missing."""
+EQUAL: Weights = MappingProxyType({})
+_LARGEST = Fraction(sys.float_info.max)
 
 
 def mean(values: Collection[float]) -> float:
@@ -31,29 +37,54 @@ def mean(values: Collection[float]) -> float:
     return math.fsum(values) / count
 
 
+def weighted(values: Mapping[str, float], weights: Weights) -> float:
+    """Return Σ w·v over the sum of the positive weights, exact and rounded once; the plain mean
+    where all weights are equal.
+
+    So penalties, whose weights are negative, are taken off the mean of the others, and 1 of each
+    scorer that is none gives 1. Raises ZeroDivisionError if no weight is positive.
+
+    values: by scorer, of scorers with a weight other than 0
+    """
+    weight = {scorer: weights.get(scorer, 1.0) for scorer in values}
+    if len(set(weight.values())) <= 1:
+        return mean(values.values())
+    total = sum(Fraction(w) for w in weight.values() if w > 0)
+    exact = sum(Fraction(weight[scorer]) * Fraction(v) for scorer, v in values.items()) / total
+    return float(max(-_LARGEST, min(exact, _LARGEST)))
+
+
 def rewards(
-    scores: Iterable[tuple[Place, str, float | None]], scorers: int
+    scores: Iterable[tuple[Place, str, float | None]], scorers: int, weights: Weights = EQUAL
 ) -> dict[Place, float | None]:
     """Return the reward of each place that has scores of at least `scorers` scorers.
 
-    It is the mean of their values, None if any of them found the place unscorable.
+    It is the weighted mean of their values, None if a scorer with a weight other than 0 found the
+    place unscorable.
 
     scores: (place, scorer, value), with value None for unscorable
-    scorers: number of scorers that each place needs
+    scorers: number of scorers that each place needs, those with the weight 0 included
     """
     values: dict[Place, dict[str, float | None]] = {}
     for place, scorer, value in scores:
         values.setdefault(place, {})[scorer] = value
     return {
-        place: _of(list(by_scorer.values()))
+        place: _of(by_scorer, weights)
         for place, by_scorer in values.items()
         if len(by_scorer) >= max(1, scorers)
     }
 
 
-def _of(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if len(known) == len(values) else None
+def _of(by_scorer: Mapping[str, float | None], weights: Weights) -> float | None:
+    counted = {scorer: v for scorer, v in by_scorer.items() if weights.get(scorer, 1.0) != 0}
+    known = {scorer: value for scorer, value in counted.items() if value is not None}
+    return weighted(known, weights) if known and len(known) == len(counted) else None
+
+
+def share(scorer: str, scorers: Collection[str], weights: Weights = EQUAL) -> float:
+    """Return the factor of one scorer's value in a place's reward; 0 if it is none of them."""
+    counted = {name: float(name == scorer) for name in scorers if weights.get(name, 1.0)}
+    return weighted(counted, weights) if scorer in counted else 0.0
 
 
 def owed(

@@ -208,10 +208,18 @@ class Segment:
                     f"a segment of {len(self.tokens_T)} tokens has {len(values)} {name}; give one "
                     "per token"
                 )
-        if self.receipt is not None and (self.kind is not Kind.TOOL or self.policy):
-            raise InvalidInput("only a TOOL segment, which no policy samples, has a receipt")
+        if self.receipt is not None and (self.kind is not Kind.TOOL or not self._is_given):
+            raise InvalidInput(
+                "only a TOOL segment, which no policy samples, has a receipt: without policy, "
+                "log-probs, sampling and origin"
+            )
         if self.kind is Kind.POLICY and len(self.logprobs_T) != len(self.tokens_T):
             raise InvalidInput("a POLICY segment needs a behaviour log-prob for each of its tokens")
+
+    @property
+    def _is_given(self) -> bool:
+        sampled = self.policy or len(self.logprobs_T) or len(self.sampled_logprobs_T)
+        return not sampled and self.sampling == Sampling() and self.origin is Origin.NONE
 
     def __len__(self) -> int:
         return len(self.tokens_T)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.environments.observation import Effect
 from banyan.errors import InvalidInput
 from banyan.segment import Floats, IntTokens, Kind, Segment
 
@@ -39,6 +40,7 @@ class Tree:
         self._at: dict[tuple[bytes, int, int], Segment] = {}
         self._before: dict[bytes, int] = {}  # tokens on the path before a segment
         self._given: dict[bytes, int] = {}  # those of them that are prompt or answers
+        self._outside: set[bytes] = set()  # answers to what changed something outside, and below
         for segment in segments:
             self.add(segment)
 
@@ -62,6 +64,8 @@ class Tree:
             before = self.prefix_length(segment.parent, segment.fork)
             given = before - self.answer_length(segment.parent, segment.fork)
         self._before[segment.id], self._given[segment.id] = before, given
+        if segment.parent in self._outside or _is_external(segment):
+            self._outside.add(segment.id)
         insort(
             self.children.setdefault(segment.parent, []), segment, key=lambda s: (s.fork, s.ordinal)
         )
@@ -99,6 +103,13 @@ class Tree:
         Returns None if there is no such segment.
         """
         return self._at.get((parent, fork, ordinal))
+
+    def forks_at(self, segment_id: bytes) -> bool:
+        """Return whether a path may fork at or inside a segment.
+
+        Not where something outside was changed on the path before: that cannot be copied.
+        """
+        return segment_id not in self._outside
 
     def lineage(self, segment_id: bytes) -> list[Segment]:
         """Return the path of segments from the root to `segment_id`, both included."""
@@ -152,3 +163,8 @@ class Tree:
             for s, n in self.pieces(segment_id, end)
         ]
         return np.concatenate(parts or [np.zeros(0, np.float32)])
+
+
+def _is_external(segment: Segment) -> bool:
+    receipt = segment.receipt
+    return receipt is not None and receipt.observation.effect is Effect.EXTERNAL

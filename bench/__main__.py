@@ -9,6 +9,8 @@ from banyan.runtime import torch_environment
 NAMES = (
     "ingest",
     "jail",
+    "environments",
+    "scores",
     "step",
     "overhead",
     "turns",
@@ -23,7 +25,7 @@ NAMES = (
     "refresh",
     "recovery",
 )
-LONG = ("trl", "equal")  # many minutes each, in cells: by name alone
+LONG = ("trl", "equal", "trunks")  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 ONLY_WITH_CUDA = ("gpu",)
 

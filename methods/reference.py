@@ -13,6 +13,7 @@ from pathlib import Path
 from banyan import registry
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load
+from methods import settings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 AXES = {
@@ -27,8 +28,9 @@ AXES = {
 _HEAD = """# The methods
 
 Every registered method, by the key of a recipe that selects it. The name links to its file, whose
-head says more; its settings are the fields of its class. *Recipe* is one that uses the method
-(`banyan recipes show NAME`), *left out* lists the parts of the paper that it lacks. Losses are in
+head says more. *Recipe* is one that uses the method (`banyan recipes show NAME`), *left out* lists
+the parts of the paper that it lacks. Behind the methods of a kind stand their settings; those of
+estimators are in [plugins](plugins.md#an-estimator). Losses are in
 [services/learner/losses](../services/learner/losses).
 
 This page is written from the docstrings in methods/ (`make methods-page`); a test compares the two.
@@ -99,7 +101,10 @@ def markdown(folder: Path = RECIPES) -> str:
     known = list(methods())
     lines = [_HEAD]
     for axis, title in AXES.items():
-        lines += _table(title, [method for method in known if method.axis == axis], uses)
+        of_axis = [method for method in known if method.axis == axis]
+        lines += _table(title, of_axis, uses)
+        if axis != "optimise":
+            lines += _settings(of_axis)
     return "\n".join(lines)
 
 
@@ -126,6 +131,20 @@ def _table(
         *rows,
         "",
     ]
+
+
+def _settings(known: Iterable[Method]) -> list[str]:
+    """Return the table of the settings of some methods; nothing where they have none."""
+    rows = []
+    for method in known:
+        for setting in settings.of(registry.find(method.axis, method.name)):
+            default = setting.default if setting.needed else f"`{setting.default}`"
+            meaning = setting.meaning.replace("<", "\\<")  # a mark is no HTML
+            cells = [f"`{method.name}`", f"`{setting.name}`", default, meaning]
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    if not rows:
+        return []
+    return ["| of | setting | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
-from banyan.cli import advantages, dead, export, join, lineage, recipes, simulate, trees
+from banyan.cli import advantages, dead, export, lineage, recipes, simulate, tools, trees
 from banyan.cli.doctor import doctor
+from banyan.cli.join import join
 from banyan.cli.render.console import err
+from banyan.cli.rescore import rescore
 from banyan.cli.runs import runs
-from banyan.cli.train import train
+from banyan.cli.sft.sft import sft
+from banyan.cli.train import score, train
 from banyan.errors import BanyanError, InvalidInput
 from banyan.text.printable import textual
 
@@ -44,11 +47,14 @@ def options(
 
 
 app.command("train")(train.train)
+app.command("sft")(sft)
 app.command("simulate")(simulate.simulate)
+app.command("score")(score.score)
 app.add_typer(runs.app, name="runs")
 app.add_typer(trees.app, name="trees")
 app.command("lineage")(lineage.lineage)
 app.add_typer(recipes.app, name="recipes")
+app.command("tools")(tools.tools)
 app.command("ps")(runs.ps)
 app.command("join")(join.join)
 app.command("token")(join.token)
@@ -56,6 +62,7 @@ app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
+app.command("rescore")(rescore.rescore)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

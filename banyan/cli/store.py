@@ -1,4 +1,4 @@
-"""Access to the treestore of a state folder: a running one, or a read-only one for a command."""
+"""Access to the treestore of a state folder: a running one, or one for a command alone."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import grpc
 
@@ -17,27 +17,59 @@ from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.runtime import secret
 from banyan.runtime.launch import OURS
 
+if TYPE_CHECKING:
+    from services.supervisor.state import StateFolder
+
 START_S = 30.0
 
 
 @contextlib.contextmanager
 def reading(state: Path) -> Iterator[Client]:
     """Yield a client for queries; works when nothing runs."""
+    folder = _checked(state)
+    if folder.locked():
+        with _connected(folder) as client:
+            yield client
+        return
+    with _read_only(state) as (address, known), Client(address, secret=known) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def storing(state: Path) -> Iterator[Client]:
+    """Yield a client that may store too. Where nothing runs, a store alone is started for it, which
+    no other process may use meanwhile.
+    """
+    folder = _checked(state)
+    if folder.locked():
+        with _connected(folder) as client:
+            yield client
+        return
+    folder = type(folder).open(state)
+    folder.lock()
+    try:
+        folder.choose_ports()
+        address = folder.address("treestore")
+        started = _started(state, address, folder.path / secret.FILE, "BANYAN_OFFLINE")
+        with started, Client(address, secret=folder.secret) as client:
+            yield client
+    finally:
+        folder.unlock()
+
+
+def _checked(state: Path) -> "StateFolder":
+    """Return a state folder. Raises InvalidInput if it holds no store."""
     from services.supervisor.state import StateFolder
 
     if not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
         raise InvalidInput(
             f"{state} holds no store; run banyan train first, or name the folder with --state"
         )
-    folder = StateFolder(state.resolve())
-    if folder.locked():
-        with Client(
-            folder.address("treestore"), folder.address("gateway"), secret=folder.secret
-        ) as client:
-            yield client
-        return
-    with _read_only(state) as (address, known), Client(address, secret=known) as client:
-        yield client
+    return StateFolder(state.resolve())
+
+
+def _connected(folder: "StateFolder") -> Client:
+    return Client(folder.address("treestore"), folder.address("gateway"), secret=folder.secret)
 
 
 def running(state: Path) -> bool:
@@ -59,9 +91,7 @@ def commanding(state: Path) -> Iterator[Client]:
             f"{proposed('train RECIPE', state)}, or go on with one that is not over: "
             f"{proposed('train --resume', state)}"
         )
-    with Client(
-        folder.address("treestore"), folder.address("gateway"), secret=folder.secret
-    ) as client:
+    with _connected(folder) as client:
         yield client
 
 
@@ -74,20 +104,28 @@ def _read_only(state: Path) -> Iterator[tuple[str, str]]:
     from services.chassis.process.nats_server import free_port
 
     address = f"127.0.0.1:{free_port()}"
+    with tempfile.TemporaryDirectory() as own:
+        known = secret.make(Path(own) / secret.FILE)
+        with _started(state, address, Path(own) / secret.FILE, "BANYAN_READ_ONLY"):
+            yield address, known
+
+
+@contextlib.contextmanager
+def _started(state: Path, address: str, secret_file: Path, mode: str) -> Iterator[None]:
+    """Start a store without a bus in one of its modes; stop it in the end."""
     env = {
         **os.environ,
         "BANYAN_STATE": str(state.resolve()),
-        "BANYAN_READ_ONLY": "1",
+        mode: "1",
         "BANYAN_LISTEN": address,
+        "BANYAN_SECRET_FILE": str(secret_file),
     }
     env |= {"BANYAN_LOG_LEVEL": "warning", "BANYAN_PARENT": str(os.getpid())}
-    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as own:
-        known = secret.make(Path(own) / secret.FILE)
-        env["BANYAN_SECRET_FILE"] = str(Path(own) / secret.FILE)
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([*OURS, "services.treestore"], env=env, stdout=log, stderr=log)
         try:
             _await(address, process, log)
-            yield address, known
+            yield
         finally:
             process.terminate()
             process.wait(10)
@@ -107,4 +145,4 @@ def _await(address: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> 
             with contextlib.suppress(grpc.FutureTimeoutError):
                 ready.result(timeout=0.1)
                 return
-    raise DeadlineMissed(f"the read-only store did not start within {START_S:.0f} s")
+    raise DeadlineMissed(f"the store did not start within {START_S:.0f} s")

@@ -1,13 +1,14 @@
 """`banyan trees`: list, show as a tree, export as JSON lines."""
 
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree as RichTree
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import plain_data
+from banyan.cli.render import leaf_scores, plain_data
 from banyan.cli.render.console import emit, emit_json, err, out, stream
 from banyan.cli.store import reading
 from banyan.client import Client
@@ -23,6 +24,7 @@ from banyan.wire.segments import (
     rewards_from_wire,
     tree_from_wire,
 )
+from banyan.wire.weights import weights_of
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
 TreeId = Annotated[
@@ -141,7 +143,7 @@ def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
 
 def view_of(tree: tree_pb2.Tree) -> TreeView:
     """Return the TreeView of a stored tree."""
-    rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers))
+    rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers), weights_of(tree.spec))
     return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
 
 
@@ -154,8 +156,11 @@ def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> R
         err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
         advantages = {}
     branches: list[RichTree] = []
+    scores, later = leaf_scores.of_tree(tree), leaf_scores.later(tree)
     for node in view.nodes:
-        text = _label(node, view, advantages)
+        text = _label(node, view, advantages, scores)
+        if node.leaf is not None:  # each of these on a line of its own
+            text = "\n".join([text, *_dim(later.get(view.leaves_L[node.leaf], ()))])
         branches.append(RichTree(text) if node.parent < 0 else branches[node.parent].add(text))
     return branches[0]
 
@@ -186,7 +191,9 @@ def node_advantages(
     return {node: sum(values) / len(values) for node, values in sums.items() if values}
 
 
-def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
+def _label(
+    node: Node, view: TreeView, advantages: dict[int, float], scores: dict[Leaf, list[str]]
+) -> str:
     text = json.dumps(_text(node), ensure_ascii=False)
     parts: list[Any] = [
         f"[dim]{node.segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"
@@ -205,7 +212,13 @@ def _label(node: Node, view: TreeView, advantages: dict[int, float]) -> str:
         value = advantages[node.index]
         colour = "green" if value > 0 else "red" if value < 0 else "dim"
         parts.append(f"advantage [{colour}]{value:+.3f}[/{colour}]")
+    if node.leaf is not None:
+        parts += _dim(scores.get(view.leaves_L[node.leaf], ()))
     return "  ".join(parts)
+
+
+def _dim(words: Iterable[str]) -> list[str]:
+    return [f"[dim]{word.replace('[', chr(92) + '[')}[/dim]" for word in words]
 
 
 def _text(node: Node) -> str:

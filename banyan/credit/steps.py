@@ -46,6 +46,12 @@ class Step:
             outputs.append(node.tokens_T.tobytes())
         return b"".join(reversed(outputs))
 
+    @property
+    def anchor(self) -> bytes:
+        """Name that the environment gave the state behind the step; empty without any."""
+        receipt = self.nodes[-1].segment.receipt
+        return receipt.observation.anchor if receipt is not None else b""
+
 
 def steps_of(
     view: TreeView, by: str = TURNS, rewarded: bool = False

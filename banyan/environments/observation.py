@@ -38,6 +38,10 @@ class ToolOutcome(enum.IntEnum):
     CRASHED = 9  # it killed its runner twice
 
 
+TIME_OVER = frozenset({ToolOutcome.CPU, ToolOutcome.WAITED})
+"""Ends by a time, which the same step may not meet again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """An answer of an environment.

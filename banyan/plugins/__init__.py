@@ -18,7 +18,7 @@ from banyan.plugins.control import (
     RowStats,
     Waiting,
 )
-from banyan.plugins.filter import GroupScorer, Repair, Row, Scored, Scorer, Transcript, Unscorable
+from banyan.plugins.filter import GroupScorer, Repair, Row, Scored, Scorer, Unscorable
 from banyan.plugins.generate import (
     NOTHING_NEW,
     Branch,
@@ -37,6 +37,7 @@ from banyan.plugins.generate import (
 )
 from banyan.plugins.optimise import Advantages, Estimator, GroupTrees
 from banyan.plugins.replay import Replay, StoredGroup
+from banyan.plugins.transcript import Observed, Part, Transcript
 from banyan.segment import Finish, Sampling
 from banyan.signals import Signals, Wanted
 
@@ -61,6 +62,8 @@ __all__ = [
     "LeafMark",
     "News",
     "Observation",
+    "Observed",
+    "Part",
     "Plan",
     "Planner",
     "PromptStats",

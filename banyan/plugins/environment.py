@@ -38,6 +38,13 @@ OURS: Mapping[str, str] = {
     "python": "methods.environment.python:Python",
 }
 
+# Environments of Banyan's own that run like a user's class: in children of the verifier.
+HOSTED: Mapping[str, str] = {
+    "sql": "methods.environment.sql:Sql",
+    "search": "methods.environment.search:Search",
+    "tools": "methods.environment.tools:Tools",
+}
+
 
 class _Resettable(Protocol):
     """An environment whose state is bytes: two actions behind one place act on two copies.

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from banyan.programs.run import Result, Run
 
-Transcript = str
 MOST_REPAIR = 16_384  # characters: enough for a step, not for another answer
 _MOST_COUNTED = 2**31 - 1  # characters and steps: the range of the message's fields
 Row = Mapping[str, Any]
@@ -70,7 +69,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Unscorable:
-    """Missing value. It never counts as a reward of 0.
+    """Missing value, for faults of scorer or system. It never counts as a reward of 0.
 
     reason: cause for people
     retry: whether it is an infrastructure fault that may pass
@@ -89,11 +88,14 @@ UNCONFINED: Mapping[str, str] = {
     "choice": "methods.filter.choice:Choice",
     "format": "methods.filter.format:Format",
     "length": "methods.filter.length:Length",
+    "tool-calls": "methods.filter.tool_calls:ToolCalls",
 }
 UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
 # Scorers of Banyan's own whose pure code runs there, too, and asks for runs of foreign programs,
 # which the verifier's jail runs.
 EXAMINERS: Mapping[str, str] = {"code": "methods.filter.code:Code"}
+# Scorers of Banyan's own of what an environment's answers along a stored path earned.
+EARNINGS: Mapping[str, str] = {"environment": "methods.filter.environment:Environment"}
 
 
 def unconfined(name: str, scorer: object) -> bool:
@@ -102,12 +104,19 @@ def unconfined(name: str, scorer: object) -> bool:
 
 
 class Scorer(Protocol):
-    """Scorer of single completions. `UNCONFINED` alone decides where it runs."""
+    """Scorer of single completions. `UNCONFINED` alone decides where it runs.
+
+    An optional attribute `wrong` is the value of a wrong answer, and so of one that ends its score;
+    0 without it.
+
+    A class that says `needs_transcript = True` has the path's turns as a third argument
+    (`banyan.plugins.transcript`); so has a scorer of groups.
+    """
 
     name: str
     version: str
 
-    def score(self, completion: Transcript, row: Row) -> Scored | Unscorable:
+    def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """Return the score of a completion of a row's prompt."""
         ...
 
@@ -121,10 +130,19 @@ class Examiner(Protocol):
     name: str
     version: str
 
-    def examine(
-        self, completion: Transcript, row: Row
-    ) -> Generator[Run, Result, Scored | Unscorable]:
+    def examine(self, completion: str, row: Row) -> Generator[Run, Result, Scored | Unscorable]:
         """Yield runs one after the other, each for its result; return the score."""
+        ...
+
+
+class EarningsScorer(Protocol):
+    """Scorer of the rewards that an environment gave along a path. Pure."""
+
+    name: str
+    version: str
+
+    def score_rewards(self, rewards: Sequence[float]) -> Scored:
+        """Return the score of the rewards of a path's answers, in their order."""
         ...
 
 
@@ -138,8 +156,6 @@ class GroupScorer(Protocol):
     name: str
     version: str
 
-    def score_group(
-        self, completions: Sequence[Transcript], row: Row
-    ) -> Sequence[Scored | Unscorable]:
+    def score_group(self, completions: Sequence[str], row: Row) -> Sequence[Scored | Unscorable]:
         """Return a score for each completion, in their order."""
         ...

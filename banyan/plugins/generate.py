@@ -147,11 +147,13 @@ class News:
     segments: new segments, parents first
     scored: leaves whose rewards have arrived
     gone: branches that were in flight and ended without a token
+    unanswered: ends of actions that get no answer; each is a leaf without a score already
     """
 
     segments: Sequence[Segment] = ()
     scored: Sequence[Leaf] = ()
     gone: Sequence[Branch] = ()
+    unanswered: Sequence[Leaf] = ()
 
 
 NOTHING_NEW = News()

@@ -21,7 +21,7 @@ class PolicyTraits:
     """Traits of a tree policy.
 
     needs_scores: asked again when its marked leaves have their rewards, which the view then holds:
-        the mean of the scorers' values, None if unscorable or late
+        the weighted mean of the scorers' values, None if unscorable or late
     needs_entropy: reads entropies of segments; engines without them are refused
     needs_room: grows in steps of the growth budget: `start` leaves at once, then as many in all as
         `room.max_leaves` allows (None before control's first decision), `most` at most. It is asked
@@ -69,6 +69,17 @@ class EstimatorTraits:
         return self.by_steps or STEPS in self.needs or INSIDE in self.needs
 
 
+@dataclass(frozen=True, slots=True)
+class ScorerTraits:
+    """Traits of a scorer.
+
+    needs_transcript: called with the path's turns, too: `score(completion, row, transcript)`, or
+        `score_group(completions, row, transcripts)`
+    """
+
+    needs_transcript: bool = False
+
+
 def of_policy(policy: object) -> PolicyTraits:
     """Return the traits of a tree policy."""
     traits = _read(PolicyTraits, policy)
@@ -79,6 +90,11 @@ def of_policy(policy: object) -> PolicyTraits:
 def of_estimator(estimator: object) -> EstimatorTraits:
     """Return the traits of an estimator."""
     return _read(EstimatorTraits, estimator)
+
+
+def of_scorer(scorer: object) -> ScorerTraits:
+    """Return the traits of a scorer."""
+    return _read(ScorerTraits, scorer)
 
 
 def needs(kind: type) -> frozenset[str]:

@@ -13,5 +13,8 @@ def last(text: str, languages: tuple[str, ...]) -> str | None:
 
     A block that is not closed ends with the text. None if there is no such block.
     """
-    blocks = [block for language, block in _FENCE.findall(text) if language.lower() in languages]
-    return blocks[-1] if blocks else None
+    block = None
+    for match in _FENCE.finditer(text):  # one after the other, so that others get their turns
+        if match[1].lower() in languages:
+            block = match[2]
+    return block

@@ -42,6 +42,11 @@ class Outcome(enum.StrEnum):
         """True if the program caused it, and not the machine."""
         return self not in (Outcome.WALL, Outcome.LOST)
 
+    @property
+    def part(self) -> str:
+        """Name of the part of a score that names this cause."""
+        return "crashed" if self is Outcome.SIGNALLED else self.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from banyan.recipe.filter import Filter
+from banyan.recipe.filter import Filters
 from banyan.recipe.part import Part, Steps
 
 
@@ -29,6 +29,6 @@ class Eval(Part):
     """Steps between evaluations during the run; 0 for none."""
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     """Most held-out rows that are measured, in order of row digest."""
-    filter: list[Filter] = []
+    filter: Filters = []
     """Scorers of evaluations; empty for those of training. A run that trains on a vote must name
     scorers that know the truth."""

@@ -11,6 +11,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,99}$")]
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 _DEEPEST = 32  # levels of settings within settings
 

@@ -3,11 +3,9 @@
 `python -m banyan.recipe.reference` prints docs/recipe.md.
 """
 
-import ast
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -18,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from banyan.recipe.part import parts_in
 from banyan.recipe.whole import Recipe
+from banyan.text.field_meanings import field_meanings
 
 _WORDS = {
     int: "whole number",
@@ -60,7 +59,7 @@ def listed(form: type[BaseModel] = Recipe, before: str = "") -> Iterator[Key]:
 
     A position in a list is written as 0.
     """
-    meanings = _meanings(form)
+    meanings = field_meanings(form)
     for name, field in form.model_fields.items():
         below = next(parts_in(field.annotation), None)
         meaning = meanings.get(name) or (inspect.getdoc(below) or "" if below else "")
@@ -147,19 +146,6 @@ def _kind(annotation: Any, origin: Any, args: Sequence[Any]) -> str:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel)
         else _WORDS[annotation]
     )
-
-
-def _meanings(form: type[BaseModel]) -> dict[str, str]:
-    """Return the text behind each field of a class."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(form))).body
-    assert isinstance(body, ast.ClassDef)
-    meanings = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            meanings[field.target.id] = " ".join(str(text.value.value).split())
-    return meanings
 
 
 if __name__ == "__main__":

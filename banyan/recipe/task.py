@@ -25,7 +25,8 @@ class Task(Part):
     prompt: str = "prompt"
     """file: the field that holds the prompt: a text, or a list of {role, content}."""
     reward: str = ""
-    """file: module:function, `def reward(completion: str, **row) -> float`."""
+    """file: module:function, `def reward(completion: str, **row) -> float`; needed unless `filter`
+    names scorers."""
     system: Annotated[str, Field(max_length=65_536)] = ""
     """System message put before every prompt; empty for none."""
     holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
@@ -34,12 +35,17 @@ class Task(Part):
     """Seed of generated rows; separate from the run's seed, so that runs of several seeds share
     their rows."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files of the rows, which no scorer and no environment may read."""
+        return (self.path,) if self.name == "file" else ()
+
     @model_validator(mode="after")
     def _complete(self) -> "Task":
         if self.name == "reasoning-gym" and not self.dataset:
             raise ValueError(
                 "task reasoning-gym needs `dataset`, the name of a generator such as countdown"
             )
-        if self.name == "file" and not (self.path and self.reward):
-            raise ValueError("task file needs `path` and `reward` (module:function)")
+        if self.name == "file" and not self.path:
+            raise ValueError("task file needs `path`, the JSONL or Parquet file with its rows")
         return self

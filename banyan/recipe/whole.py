@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from banyan.recipe.control import Control
 from banyan.recipe.environment import Environment
-from banyan.recipe.filter import Filter
+from banyan.recipe.filter import Filters, weights
 from banyan.recipe.generate import Generate
 from banyan.recipe.logging import Logging
 from banyan.recipe.measure import Budget, Eval
@@ -34,8 +34,8 @@ class Recipe(Part):
     generate: Generate = Generate()
     environment: Environment | None = None
     """Answers the actions of paths; none by default."""
-    filter: list[Filter] = []
-    """Scorers; empty for the task's own. A leaf's reward is the mean of their values."""
+    filter: Filters = []
+    """Scorers; empty for the task's own. A leaf's reward is the weighted mean of their values."""
     control: Control = Control()
     replay: Replay | None = None
     """Groups that batches train on again; none by default."""
@@ -74,8 +74,13 @@ class Recipe(Part):
                 "generate.temperature 0 samples one answer only, so that no group has a spread; "
                 "use more than 0"
             )
+        if not all(self.scorers):
+            raise ValueError(
+                "task file needs `task.reward` (module:function), or scorers in `filter`"
+            )
         for scorer in self.eval.filter:
-            if any(scorer.name == other.name and scorer != other for other in self.filter):
+            same = [other for other in self.filter if other.name == scorer.name]
+            if any(scorer.model_copy(update={"weight": o.weight}) != o for o in same):
                 raise ValueError(
                     f"eval.filter and filter name {scorer.name!r} with different settings; lineage "
                     "knows it by name"
@@ -84,10 +89,6 @@ class Recipe(Part):
             raise ValueError(
                 "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from "
                 "files: set resources.weights to file or nats, or leave lora_rank out"
-            )
-        if self.environment is not None and self.resources.engine == "vllm":
-            raise ValueError(
-                "environment needs resources.engine torch: actions are not answered on vLLM yet"
             )
         if self.replay is not None and not self.optimise.corrects:
             raise ValueError(
@@ -104,10 +105,6 @@ class Recipe(Part):
         if self.control.max_staleness or self.resources.rollout_nodes != 1:
             raise ValueError(
                 "deterministic: true needs control.max_staleness: 0 and resources.rollout_nodes: 1"
-            )
-        if self.environment is not None:
-            raise ValueError(
-                "deterministic: true takes no environment: answers come at times that no seed fixes"
             )
         if self.resources.learner_device == "cuda":
             raise ValueError(
@@ -133,6 +130,16 @@ class Recipe(Part):
             "file": self.task.reward,
         }
         return [own[self.task.name]]
+
+    @property
+    def scorer_weights(self) -> list[float]:
+        """Weights of these in a leaf's reward, in their order; none if all are equal."""
+        return weights(self.filter)
+
+    @property
+    def eval_weights(self) -> list[float]:
+        """Weights of the scorers of an evaluation likewise."""
+        return weights(self.eval.filter or self.filter)
 
     @property
     def eval_scorers(self) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from banyan import registry
 from banyan.errors import InvalidInput
+from banyan.facts import INSIDE
 from banyan.plugins import TreePolicy, traits
 from banyan.recipe import Filter, Recipe
 
@@ -46,6 +47,13 @@ def check(recipe: Recipe, policy: TreePolicy) -> None:
             f"generate.policy {recipe.generate.policy} decides by the scores of leaves while its "
             f"tree grows, and filter {group_scorers[0]} scores none before all trees of the group "
             "are grown; use another of the two"
+        )
+    alone = [f for f in recipe.filter if f.name not in group_scorers and f.weight > 0]
+    if INSIDE in declared.gives and not alone:
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} has places inside of paths scored, which "
+            f"filter {group_scorers[0]} does not score, and no other scorer has a weight above 0; "
+            "name one more scorer, or give one more weight"
         )
     if recipe.control.redundancy:
         raise InvalidInput(

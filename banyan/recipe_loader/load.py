@@ -10,10 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from banyan import facts, loggers, losses, registry
+from banyan.environments import renderers
 from banyan.errors import InvalidInput
 from banyan.plugins import traits
 from banyan.recipe import Recipe, Replay
-from banyan.recipe_loader import group_scorers, yaml_text
+from banyan.recipe_loader import earnings, group_scorers, scorer_limits, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
 
 # Settings of tree policies that ask for growth budget; the rule that shares it relies on the
@@ -96,6 +97,8 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
     with _named("optimise.loss_settings"):
         losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
     group_scorers.check(recipe, policy)
+    scorer_limits.check(recipe)
+    earnings.check(recipe, policy)
     _check_adapters(recipe)
     loggers.check(recipe)
     return recipe
@@ -112,9 +115,17 @@ def _named(key: str) -> Iterator[None]:
 
 def _check_environment(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput unless the environment is there and the tree policy lets paths act."""
-    assert recipe.environment is not None
+    part = recipe.environment
+    assert part is not None
     with _named("environment"):
-        registry.environment(recipe.environment.name, recipe.environment.settings)
+        built = registry.environment(part.name, part.settings, part.hosting)
+    if recipe.deterministic and getattr(built, "deterministic", False) is not True:
+        raise InvalidInput(
+            f"environment {part.name} does not say that it is deterministic; set deterministic:"
+            " false, or take another one"
+        )
+    with _named("environment.renderer"):
+        renderers.choose(recipe.model, part.renderer, part.renderer_settings)
     if not traits.of_policy(policy).acts:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} does not let paths act in an environment; "

@@ -3,7 +3,7 @@
 `python -m` and PYTHONPATH search the working folder and the user's folders first, so a user's own
 `services` or `methods` would be taken for ours. A user's code is found through BANYAN_PATH instead.
 `python -m banyan.runtime.launch MODULE` runs a module of ours. Run by its path it does so in an
-isolated interpreter too, which knows neither PYTHONPATH nor the working folder, and wherever
+interpreter too that searches neither the working folder nor the user's packages, and wherever
 Banyan lies.
 """
 
@@ -16,8 +16,9 @@ from pathlib import Path
 
 OURS = (sys.executable, "-P", "-m", "banyan.runtime.launch")
 """Command before the name of a module of ours, wherever another of that name lies."""
-OURS_ISOLATED = (sys.executable, "-I", __file__)
-"""The same for an interpreter that ignores the environment, PYTHONPATH and the user's packages."""
+OURS_ISOLATED = (sys.executable, "-s", "-P", __file__)
+"""The same for an interpreter that ignores the user's packages. It must get an environment without
+PYTHONPATH; one that ignored all of it (-I) would ignore PYTHONHASHSEED, too."""
 FOLDERS = "BANYAN_PATH"
 """Environment variable with the folders of a user's code, in the form of PYTHONPATH."""
 OUR_PACKAGES = ("banyan", "methods", "services")
@@ -53,4 +54,9 @@ def _run(module: str) -> None:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1])
+    try:
+        _run(sys.argv[1])
+    except ModuleNotFoundError as error:
+        if __package__:
+            raise
+        sys.exit(f"{sys.executable}: {error}")  # the user's interpreter lacks what ours has

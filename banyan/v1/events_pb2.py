@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from banyan.v1 import tree_pb2 as banyan_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61nyan/v1/events.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\"3\n\x0bTreesOpened\x12$\n\x05trees\x18\x01 \x03(\x0b\x32\x15.banyan.v1.TreeOpened\"F\n\nTreeOpened\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.banyan.v1.TreeSpec\x12\x15\n\rgateway_epoch\x18\x02 \x01(\r\"n\n\x08GrowTree\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x10\n\x08min_step\x18\x03 \x01(\r\x12\x0c\n\x04wave\x18\x04 \x01(\t\x12\x11\n\twave_size\x18\x05 \x01(\r\x12\x0e\n\x06ticket\x18\x06 \x01(\r\"\x80\x01\n\rSegmentsGrown\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12)\n\x08segments\x18\x03 \x03(\x0b\x32\x17.banyan.v1.GrownSegment\x12#\n\x05plans\x18\x04 \x03(\x0b\x32\x14.banyan.v1.GrownPlan\"A\n\tGrownPlan\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.banyan.v1.PlanRecord\"V\n\x0cGrownSegment\x12#\n\x07segment\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Segment\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\r\x12\x0c\n\x04\x62lob\x18\x03 \x01(\x0c\"9\n\x0eLeavesFinished\x12\'\n\x06leaves\x18\x01 \x03(\x0b\x32\x17.banyan.v1.LeafFinished\"\x8a\x01\n\x0cLeafFinished\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63laim_epoch\x18\x03 \x01(\r\x12 \n\x04leaf\x18\x04 \x01(\x0b\x32\x12.banyan.v1.LeafRef\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\ncompletion\x18\x06 \x01(\t\"1\n\nTreesGrown\x12#\n\x05trees\x18\x01 \x03(\x0b\x32\x14.banyan.v1.TreeGrown\"\x9a\x01\n\tTreeGrown\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63laim_epoch\x18\x03 \x01(\r\x12\"\n\x06leaves\x18\x04 \x03(\x0b\x32\x12.banyan.v1.LeafRef\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\"\n\x06inside\x18\x06 \x03(\x0b\x32\x12.banyan.v1.LeafRef\"5\n\x0cLeavesScored\x12%\n\x06scores\x18\x01 \x03(\x0b\x32\x15.banyan.v1.LeafScored\"~\n\nLeafScored\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12%\n\x06scored\x18\x03 \x01(\x0b\x32\x15.banyan.v1.ScoredLeaf\x12\x13\n\x0bverifier_id\x18\x04 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x05 \x01(\x01\"3\n\x0bTreesClosed\x12$\n\x05trees\x18\x01 \x03(\x0b\x32\x15.banyan.v1.TreeClosed\"\xc2\x01\n\nTreeClosed\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.banyan.v1.TreeState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x0cgroup_closed\x18\x06 \x01(\x08\x12\'\n\x07purpose\x18\x07 \x01(\x0e\x32\x16.banyan.v1.TreePurpose\x12\r\n\x05label\x18\x08 \x01(\t\"W\n\nBatchReady\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\x04\x12\x15\n\rlearner_epoch\x18\x03 \x01(\r\x12\x11\n\tgroup_ids\x18\x04 \x03(\t\"\xa4\x02\n\x0fPolicyPublished\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x15\n\rparent_digest\x18\x03 \x01(\x0c\x12\x1a\n\rbatch_ordinal\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x38\n\x07metrics\x18\x08 \x03(\x0b\x32\'.banyan.v1.PolicyPublished.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x10\n\x0e_batch_ordinal\"f\n\rWeightsWanted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12$\n\x06policy\x18\x03 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x0e\n\x06reason\x18\x04 \x01(\t\"d\n\nSharedTree\x12\x10\n\x08swarm_id\x18\x01 \x01(\t\x12\x1d\n\x04tree\x18\x02 \x01(\x0b\x32\x0f.banyan.v1.Tree\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\x83\x01\n\nDeadLetter\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\r\x12\x0f\n\x07service\x18\x07 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61nyan/v1/events.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\"3\n\x0bTreesOpened\x12$\n\x05trees\x18\x01 \x03(\x0b\x32\x15.banyan.v1.TreeOpened\"F\n\nTreeOpened\x12!\n\x04spec\x18\x01 \x01(\x0b\x32\x13.banyan.v1.TreeSpec\x12\x15\n\rgateway_epoch\x18\x02 \x01(\r\"n\n\x08GrowTree\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x10\n\x08min_step\x18\x03 \x01(\r\x12\x0c\n\x04wave\x18\x04 \x01(\t\x12\x11\n\twave_size\x18\x05 \x01(\r\x12\x0e\n\x06ticket\x18\x06 \x01(\r\"\x80\x01\n\rSegmentsGrown\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12)\n\x08segments\x18\x03 \x03(\x0b\x32\x17.banyan.v1.GrownSegment\x12#\n\x05plans\x18\x04 \x03(\x0b\x32\x14.banyan.v1.GrownPlan\"A\n\tGrownPlan\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12#\n\x04plan\x18\x02 \x01(\x0b\x32\x15.banyan.v1.PlanRecord\"V\n\x0cGrownSegment\x12#\n\x07segment\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Segment\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\r\x12\x0c\n\x04\x62lob\x18\x03 \x01(\x0c\"9\n\x0eLeavesFinished\x12\'\n\x06leaves\x18\x01 \x03(\x0b\x32\x17.banyan.v1.LeafFinished\"\xad\x01\n\x0cLeafFinished\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63laim_epoch\x18\x03 \x01(\r\x12 \n\x04leaf\x18\x04 \x01(\x0b\x32\x12.banyan.v1.LeafRef\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\ncompletion\x18\x06 \x01(\t\x12!\n\x06\x65nding\x18\x07 \x01(\x0b\x32\x11.banyan.v1.Ending\"1\n\nTreesGrown\x12#\n\x05trees\x18\x01 \x03(\x0b\x32\x14.banyan.v1.TreeGrown\"\x9a\x01\n\tTreeGrown\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63laim_epoch\x18\x03 \x01(\r\x12\"\n\x06leaves\x18\x04 \x03(\x0b\x32\x12.banyan.v1.LeafRef\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\"\n\x06inside\x18\x06 \x03(\x0b\x32\x12.banyan.v1.LeafRef\"5\n\x0cLeavesScored\x12%\n\x06scores\x18\x01 \x03(\x0b\x32\x15.banyan.v1.LeafScored\"~\n\nLeafScored\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12%\n\x06scored\x18\x03 \x01(\x0b\x32\x15.banyan.v1.ScoredLeaf\x12\x13\n\x0bverifier_id\x18\x04 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x05 \x01(\x01\"3\n\x0bTreesClosed\x12$\n\x05trees\x18\x01 \x03(\x0b\x32\x15.banyan.v1.TreeClosed\"\xc2\x01\n\nTreeClosed\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07tree_id\x18\x02 \x01(\x0c\x12\x10\n\x08group_id\x18\x03 \x01(\t\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.banyan.v1.TreeState\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x0cgroup_closed\x18\x06 \x01(\x08\x12\'\n\x07purpose\x18\x07 \x01(\x0e\x32\x16.banyan.v1.TreePurpose\x12\r\n\x05label\x18\x08 \x01(\t\"W\n\nBatchReady\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\x04\x12\x15\n\rlearner_epoch\x18\x03 \x01(\r\x12\x11\n\tgroup_ids\x18\x04 \x03(\t\"\xa4\x02\n\x0fPolicyPublished\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x15\n\rparent_digest\x18\x03 \x01(\x0c\x12\x1a\n\rbatch_ordinal\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x38\n\x07metrics\x18\x08 \x03(\x0b\x32\'.banyan.v1.PolicyPublished.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x10\n\x0e_batch_ordinal\"f\n\rWeightsWanted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12$\n\x06policy\x18\x03 \x01(\x0b\x32\x14.banyan.v1.PolicyRef\x12\x0e\n\x06reason\x18\x04 \x01(\t\"d\n\nSharedTree\x12\x10\n\x08swarm_id\x18\x01 \x01(\t\x12\x1d\n\x04tree\x18\x02 \x01(\x0b\x32\x0f.banyan.v1.Tree\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\x83\x01\n\nDeadLetter\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\r\x12\x0f\n\x07service\x18\x07 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,29 +49,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEAVESFINISHED']._serialized_start=582
   _globals['_LEAVESFINISHED']._serialized_end=639
   _globals['_LEAFFINISHED']._serialized_start=642
-  _globals['_LEAFFINISHED']._serialized_end=780
-  _globals['_TREESGROWN']._serialized_start=782
-  _globals['_TREESGROWN']._serialized_end=831
-  _globals['_TREEGROWN']._serialized_start=834
-  _globals['_TREEGROWN']._serialized_end=988
-  _globals['_LEAVESSCORED']._serialized_start=990
-  _globals['_LEAVESSCORED']._serialized_end=1043
-  _globals['_LEAFSCORED']._serialized_start=1045
-  _globals['_LEAFSCORED']._serialized_end=1171
-  _globals['_TREESCLOSED']._serialized_start=1173
-  _globals['_TREESCLOSED']._serialized_end=1224
-  _globals['_TREECLOSED']._serialized_start=1227
-  _globals['_TREECLOSED']._serialized_end=1421
-  _globals['_BATCHREADY']._serialized_start=1423
-  _globals['_BATCHREADY']._serialized_end=1510
-  _globals['_POLICYPUBLISHED']._serialized_start=1513
-  _globals['_POLICYPUBLISHED']._serialized_end=1805
-  _globals['_POLICYPUBLISHED_METRICSENTRY']._serialized_start=1741
-  _globals['_POLICYPUBLISHED_METRICSENTRY']._serialized_end=1787
-  _globals['_WEIGHTSWANTED']._serialized_start=1807
-  _globals['_WEIGHTSWANTED']._serialized_end=1909
-  _globals['_SHAREDTREE']._serialized_start=1911
-  _globals['_SHAREDTREE']._serialized_end=2011
-  _globals['_DEADLETTER']._serialized_start=2014
-  _globals['_DEADLETTER']._serialized_end=2145
+  _globals['_LEAFFINISHED']._serialized_end=815
+  _globals['_TREESGROWN']._serialized_start=817
+  _globals['_TREESGROWN']._serialized_end=866
+  _globals['_TREEGROWN']._serialized_start=869
+  _globals['_TREEGROWN']._serialized_end=1023
+  _globals['_LEAVESSCORED']._serialized_start=1025
+  _globals['_LEAVESSCORED']._serialized_end=1078
+  _globals['_LEAFSCORED']._serialized_start=1080
+  _globals['_LEAFSCORED']._serialized_end=1206
+  _globals['_TREESCLOSED']._serialized_start=1208
+  _globals['_TREESCLOSED']._serialized_end=1259
+  _globals['_TREECLOSED']._serialized_start=1262
+  _globals['_TREECLOSED']._serialized_end=1456
+  _globals['_BATCHREADY']._serialized_start=1458
+  _globals['_BATCHREADY']._serialized_end=1545
+  _globals['_POLICYPUBLISHED']._serialized_start=1548
+  _globals['_POLICYPUBLISHED']._serialized_end=1840
+  _globals['_POLICYPUBLISHED_METRICSENTRY']._serialized_start=1776
+  _globals['_POLICYPUBLISHED_METRICSENTRY']._serialized_end=1822
+  _globals['_WEIGHTSWANTED']._serialized_start=1842
+  _globals['_WEIGHTSWANTED']._serialized_end=1944
+  _globals['_SHAREDTREE']._serialized_start=1946
+  _globals['_SHAREDTREE']._serialized_end=2046
+  _globals['_DEADLETTER']._serialized_start=2049
+  _globals['_DEADLETTER']._serialized_end=2180
 # @@protoc_insertion_point(module_scope)

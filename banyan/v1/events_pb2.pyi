@@ -253,6 +253,7 @@ class LeafFinished(_message.Message):
     LEAF_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     COMPLETION_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     tree_id: _builtins.bytes
@@ -269,6 +270,12 @@ class LeafFinished(_message.Message):
     def leaf(self) -> _tree_pb2.LeafRef:
         """The leaf."""
 
+    @_builtins.property
+    def ending(self) -> _tree_pb2.Ending:
+        """Of a path that ends because its last action gets no answer: the store makes the leaf UNSCORABLE
+        with this reason.
+        """
+
     def __init__(
         self,
         *,
@@ -278,10 +285,11 @@ class LeafFinished(_message.Message):
         leaf: _tree_pb2.LeafRef | None = ...,
         reason: _builtins.str = ...,
         completion: _builtins.str = ...,
+        ending: _tree_pb2.Ending | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "leaf", b"leaf"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "completion", b"completion", "leaf", b"leaf", "reason", b"reason", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "completion", b"completion", "ending", b"ending", "leaf", b"leaf", "reason", b"reason", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ letters.
 
 from banyan.v1 import events_pb2 as _events_pb2
 from banyan.v1 import tree_pb2 as _tree_pb2
+from banyan.v1 import treestore_service_pb2 as _treestore_service_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -1952,7 +1953,7 @@ class GroupOutcome(_message.Message):
     """
     @_builtins.property
     def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Rewards of its scored leaves: the mean of a leaf's scorers."""
+        """Rewards of its scored leaves: the weighted mean of a leaf's scorers."""
 
     @_builtins.property
     def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -2033,3 +2034,345 @@ class RemoveRunResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveRunResponse: _TypeAlias = RemoveRunResponse  # noqa: Y015
+
+@_typing.final
+class Rescorer(_message.Message):
+    """A scorer that scores a run's leaves again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    SCORER_FIELD_NUMBER: _builtins.int
+    SETTINGS_JSON_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    scorer: _builtins.str
+    """Name of the scorer."""
+    settings_json: _builtins.str
+    """Its settings as JSON."""
+    version: _builtins.str
+    """Its version."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        scorer: _builtins.str = ...,
+        settings_json: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "scorer", b"scorer", "settings_json", b"settings_json", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rescorer: _TypeAlias = Rescorer  # noqa: Y015
+
+@_typing.final
+class ReadLeavesToRescoreRequest(_message.Message):
+    """Asks for leaves without a score of a scorer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESCORER_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    """Number of the last tree of the answer before; 0 at first."""
+    @_builtins.property
+    def rescorer(self) -> Global___Rescorer:
+        """The scorer."""
+
+    def __init__(
+        self,
+        *,
+        rescorer: Global___Rescorer | None = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rescorer", b"rescorer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "rescorer", b"rescorer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLeavesToRescoreRequest: _TypeAlias = ReadLeavesToRescoreRequest  # noqa: Y015
+
+@_typing.final
+class LeafToRescore(_message.Message):
+    """A leaf with what a scorer gets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
+    COMPLETION_FIELD_NUMBER: _builtins.int
+    ROW_JSON_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    completion: _builtins.str
+    """The policy's text behind the prompt, or behind the last answer of an environment."""
+    row_json: _builtins.str
+    """The task's row as JSON."""
+    @_builtins.property
+    def leaf(self) -> _tree_pb2.LeafRef:
+        """The leaf."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[_treestore_service_pb2.Turn]:
+        """Actions of the path that were answered, as LeafTranscript has them."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        leaf: _tree_pb2.LeafRef | None = ...,
+        completion: _builtins.str = ...,
+        row_json: _builtins.str = ...,
+        turns: _abc.Iterable[_treestore_service_pb2.Turn] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "leaf", b"leaf", "row_json", b"row_json", "tree_id", b"tree_id", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeafToRescore: _TypeAlias = LeafToRescore  # noqa: Y015
+
+@_typing.final
+class ReadLeavesToRescoreResponse(_message.Message):
+    """Leaves in depth-first order, tree by tree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAVES_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    """Number of the last tree that was read."""
+    done: _builtins.bool
+    """No tree follows."""
+    @_builtins.property
+    def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafToRescore]:
+        """The leaves."""
+
+    def __init__(
+        self,
+        *,
+        leaves: _abc.Iterable[Global___LeafToRescore] | None = ...,
+        last: _builtins.int = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "last", b"last", "leaves", b"leaves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLeavesToRescoreResponse: _TypeAlias = ReadLeavesToRescoreResponse  # noqa: Y015
+
+@_typing.final
+class RescoredLeaf(_message.Message):
+    """A leaf's new score."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """The tree."""
+    duration_ms: _builtins.float
+    """Time that it took."""
+    @_builtins.property
+    def leaf(self) -> _tree_pb2.LeafRef:
+        """The leaf."""
+
+    @_builtins.property
+    def score(self) -> _tree_pb2.Score:
+        """The score."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        leaf: _tree_pb2.LeafRef | None = ...,
+        score: _tree_pb2.Score | None = ...,
+        duration_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "leaf", b"leaf", "score", b"score", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RescoredLeaf: _TypeAlias = RescoredLeaf  # noqa: Y015
+
+@_typing.final
+class PutRescoresRequest(_message.Message):
+    """Scores of one scorer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESCORER_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rescorer(self) -> Global___Rescorer:
+        """The scorer."""
+
+    @_builtins.property
+    def leaves(self) -> _containers.RepeatedCompositeFieldContainer[Global___RescoredLeaf]:
+        """At most 256."""
+
+    def __init__(
+        self,
+        *,
+        rescorer: Global___Rescorer | None = ...,
+        leaves: _abc.Iterable[Global___RescoredLeaf] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rescorer", b"rescorer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "rescorer", b"rescorer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutRescoresRequest: _TypeAlias = PutRescoresRequest  # noqa: Y015
+
+@_typing.final
+class PutRescoresResponse(_message.Message):
+    """They are stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORED_FIELD_NUMBER: _builtins.int
+    stored: _builtins.int
+    """Scores that were not there before."""
+    def __init__(
+        self,
+        *,
+        stored: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stored", b"stored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutRescoresResponse: _TypeAlias = PutRescoresResponse  # noqa: Y015
+
+@_typing.final
+class CompareRescoresRequest(_message.Message):
+    """Asks for a comparison."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESCORER_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    """Number of the last tree of the answer before; 0 at first."""
+    @_builtins.property
+    def rescorer(self) -> Global___Rescorer:
+        """The scorer."""
+
+    def __init__(
+        self,
+        *,
+        rescorer: Global___Rescorer | None = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rescorer", b"rescorer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "rescorer", b"rescorer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompareRescoresRequest: _TypeAlias = CompareRescoresRequest  # noqa: Y015
+
+@_typing.final
+class CompareRescoresResponse(_message.Message):
+    """Counts and sums over leaves that the scorer has scored again. The old value is what the scorer of
+    that name gave during the run, or the leaf's reward where the run has no such scorer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ReasonsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LAST_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
+    RESCORED_FIELD_NUMBER: _builtins.int
+    OLD_SCORED_FIELD_NUMBER: _builtins.int
+    OLD_SUM_FIELD_NUMBER: _builtins.int
+    NEW_SCORED_FIELD_NUMBER: _builtins.int
+    NEW_SUM_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    """Number of the last tree that was read."""
+    done: _builtins.bool
+    """No tree follows."""
+    leaves: _builtins.int
+    """Leaves of the trees."""
+    rescored: _builtins.int
+    """Leaves with a score of the scorer, unscorable ones included."""
+    old_scored: _builtins.int
+    """Of these, those with an old value."""
+    old_sum: _builtins.float
+    """Sum of the old values."""
+    new_scored: _builtins.int
+    """Of these, those with a new value."""
+    new_sum: _builtins.float
+    """Sum of the new values."""
+    changed: _builtins.int
+    """Of these, those whose verdict is another one: right (1 or more) or wrong. Unscorable leaves, old
+    or new, have no verdict.
+    """
+    compared: _builtins.int
+    """Leaves with both values, of which `changed` is a part."""
+    @_builtins.property
+    def reasons(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Leaves without a new value, by the beginning of the reason."""
+
+    def __init__(
+        self,
+        *,
+        last: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        leaves: _builtins.int = ...,
+        rescored: _builtins.int = ...,
+        old_scored: _builtins.int = ...,
+        old_sum: _builtins.float = ...,
+        new_scored: _builtins.int = ...,
+        new_sum: _builtins.float = ...,
+        changed: _builtins.int = ...,
+        compared: _builtins.int = ...,
+        reasons: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "compared", b"compared", "done", b"done", "last", b"last", "leaves", b"leaves", "new_scored", b"new_scored", "new_sum", b"new_sum", "old_scored", b"old_scored", "old_sum", b"old_sum", "reasons", b"reasons", "rescored", b"rescored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompareRescoresResponse: _TypeAlias = CompareRescoresResponse  # noqa: Y015

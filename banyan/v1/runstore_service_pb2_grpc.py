@@ -155,6 +155,21 @@ class RunStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadResponse.FromString,
                 _registered_method=True)
+        self.ReadLeavesToRescore = channel.unary_unary(
+                '/banyan.v1.RunStoreService/ReadLeavesToRescore',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreResponse.FromString,
+                _registered_method=True)
+        self.PutRescores = channel.unary_unary(
+                '/banyan.v1.RunStoreService/PutRescores',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.PutRescoresRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.PutRescoresResponse.FromString,
+                _registered_method=True)
+        self.CompareRescores = channel.unary_unary(
+                '/banyan.v1.RunStoreService/CompareRescores',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresResponse.FromString,
+                _registered_method=True)
 
 
 class RunStoreServiceServicer(object):
@@ -334,6 +349,30 @@ class RunStoreServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLeavesToRescore(self, request, context):
+        """Leaves of a run's closed and consumed trees that a scorer has not scored again, in order of
+        trees. An answer is bounded: ask again after its last tree until `done`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutRescores(self, request, context):
+        """Stores scores that leaves were given after the run's own. No reward counts them; the first one
+        of a leaf, scorer, version and settings stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompareRescores(self, request, context):
+        """Compares the scores of a scorer that came after the run's own with these. An answer is bounded:
+        ask again after its last tree until `done`, and add the numbers up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunStoreServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -456,6 +495,21 @@ def add_RunStoreServiceServicer_to_server(servicer, server):
                     servicer.ReplayDead,
                     request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadResponse.SerializeToString,
+            ),
+            'ReadLeavesToRescore': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLeavesToRescore,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreResponse.SerializeToString,
+            ),
+            'PutRescores': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutRescores,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.PutRescoresRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.PutRescoresResponse.SerializeToString,
+            ),
+            'CompareRescores': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompareRescores,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1107,6 +1161,87 @@ class RunStoreService(object):
             '/banyan.v1.RunStoreService/ReplayDead',
             banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadRequest.SerializeToString,
             banyan_dot_v1_dot_runstore__service__pb2.ReplayDeadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLeavesToRescore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/ReadLeavesToRescore',
+            banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.ReadLeavesToRescoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutRescores(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/PutRescores',
+            banyan_dot_v1_dot_runstore__service__pb2.PutRescoresRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.PutRescoresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompareRescores(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/CompareRescores',
+            banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.CompareRescoresResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -92,6 +92,18 @@ class RunStoreServiceStub:
     """Dead letters, newest first."""
     ReplayDead: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReplayDeadRequest, _runstore_service_pb2.ReplayDeadResponse]
     """Publishes a dead letter's message again and marks it."""
+    ReadLeavesToRescore: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadLeavesToRescoreRequest, _runstore_service_pb2.ReadLeavesToRescoreResponse]
+    """Leaves of a run's closed and consumed trees that a scorer has not scored again, in order of
+    trees. An answer is bounded: ask again after its last tree until `done`.
+    """
+    PutRescores: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.PutRescoresRequest, _runstore_service_pb2.PutRescoresResponse]
+    """Stores scores that leaves were given after the run's own. No reward counts them; the first one
+    of a leaf, scorer, version and settings stays.
+    """
+    CompareRescores: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.CompareRescoresRequest, _runstore_service_pb2.CompareRescoresResponse]
+    """Compares the scores of a scorer that came after the run's own with these. An answer is bounded:
+    ask again after its last tree until `done`, and add the numbers up.
+    """
 
 @_typing.type_check_only
 class RunStoreServiceAsyncStub(RunStoreServiceStub):
@@ -155,6 +167,18 @@ class RunStoreServiceAsyncStub(RunStoreServiceStub):
     """Dead letters, newest first."""
     ReplayDead: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReplayDeadRequest, _runstore_service_pb2.ReplayDeadResponse]  # type: ignore[assignment]
     """Publishes a dead letter's message again and marks it."""
+    ReadLeavesToRescore: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadLeavesToRescoreRequest, _runstore_service_pb2.ReadLeavesToRescoreResponse]  # type: ignore[assignment]
+    """Leaves of a run's closed and consumed trees that a scorer has not scored again, in order of
+    trees. An answer is bounded: ask again after its last tree until `done`.
+    """
+    PutRescores: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.PutRescoresRequest, _runstore_service_pb2.PutRescoresResponse]  # type: ignore[assignment]
+    """Stores scores that leaves were given after the run's own. No reward counts them; the first one
+    of a leaf, scorer, version and settings stays.
+    """
+    CompareRescores: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.CompareRescoresRequest, _runstore_service_pb2.CompareRescoresResponse]  # type: ignore[assignment]
+    """Compares the scores of a scorer that came after the run's own with these. An answer is bounded:
+    ask again after its last tree until `done`, and add the numbers up.
+    """
 
 class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
     """State of gateway, learner and supervisor in the database. Served by treestore."""
@@ -359,5 +383,35 @@ class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runstore_service_pb2.ReplayDeadResponse, _abc.Awaitable[_runstore_service_pb2.ReplayDeadResponse]]:
         """Publishes a dead letter's message again and marks it."""
+
+    @_abc_1.abstractmethod
+    def ReadLeavesToRescore(
+        self,
+        request: _runstore_service_pb2.ReadLeavesToRescoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.ReadLeavesToRescoreResponse, _abc.Awaitable[_runstore_service_pb2.ReadLeavesToRescoreResponse]]:
+        """Leaves of a run's closed and consumed trees that a scorer has not scored again, in order of
+        trees. An answer is bounded: ask again after its last tree until `done`.
+        """
+
+    @_abc_1.abstractmethod
+    def PutRescores(
+        self,
+        request: _runstore_service_pb2.PutRescoresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.PutRescoresResponse, _abc.Awaitable[_runstore_service_pb2.PutRescoresResponse]]:
+        """Stores scores that leaves were given after the run's own. No reward counts them; the first one
+        of a leaf, scorer, version and settings stays.
+        """
+
+    @_abc_1.abstractmethod
+    def CompareRescores(
+        self,
+        request: _runstore_service_pb2.CompareRescoresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.CompareRescoresResponse, _abc.Awaitable[_runstore_service_pb2.CompareRescoresResponse]]:
+        """Compares the scores of a scorer that came after the run's own with these. An answer is bounded:
+        ask again after its last tree until `done`, and add the numbers up.
+        """
 
 def add_RunStoreServiceServicer_to_server(servicer: RunStoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -598,6 +598,36 @@ class Receipt(_message.Message):
 Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 
 @_typing.final
+class Ending(_message.Message):
+    """A verifier's word that no action at or below a place of a tree gets an answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MAC_FIELD_NUMBER: _builtins.int
+    place: _builtins.bytes
+    """Id of the segment that the action at the place ends with."""
+    reason: _builtins.str
+    """Reason: ENVIRONMENT_DIVERGED, INFRASTRUCTURE, DEADLINE or EFFECT_UNKNOWN."""
+    mac: _builtins.bytes
+    """Keyed BLAKE2b-256 of run, tree, place and reason; nodes that joined lack the key."""
+    def __init__(
+        self,
+        *,
+        place: _builtins.bytes = ...,
+        reason: _builtins.str = ...,
+        mac: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mac", b"mac", "place", b"place", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ending: _TypeAlias = Ending  # noqa: Y015
+
+@_typing.final
 class TokenSignals(_message.Message):
     """Signals of each token beside its log-prob and entropy, of the untempered distribution."""
 
@@ -701,10 +731,12 @@ class Score(_message.Message):
     value: _builtins.float
     """The reward; finite."""
     reason: _builtins.str
-    """Reason why it could not be scored: DEADLINE, EXCEPTION, NOT_A_NUMBER, INFRASTRUCTURE …"""
+    """Reason why it could not be scored: DEADLINE, EXCEPTION, NOT_A_NUMBER, TIMEOUT, INFRASTRUCTURE …"""
     @_builtins.property
     def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Named parts of the value."""
+        """Named parts of the value. An answer that ended its score has the cause as a part of 1: cpu,
+        memory, exited, crashed, disk, output, processes, waited.
+        """
 
     @_builtins.property
     def repair(self) -> Global___Repair:
@@ -800,6 +832,38 @@ class ScoredLeaf(_message.Message):
 Global___ScoredLeaf: _TypeAlias = ScoredLeaf  # noqa: Y015
 
 @_typing.final
+class Rescore(_message.Message):
+    """A score that a leaf was given after the run's own, with any scorer. No reward counts it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORED_FIELD_NUMBER: _builtins.int
+    SETTINGS_JSON_FIELD_NUMBER: _builtins.int
+    STORED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    settings_json: _builtins.str
+    """Settings of the scorer as JSON, with sorted keys."""
+    stored_unix_ms: _builtins.int
+    """Unix time of the store when it came, in milliseconds."""
+    @_builtins.property
+    def scored(self) -> Global___ScoredLeaf:
+        """Place, scorer, version and score."""
+
+    def __init__(
+        self,
+        *,
+        scored: Global___ScoredLeaf | None = ...,
+        settings_json: _builtins.str = ...,
+        stored_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["scored", b"scored"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scored", b"scored", "settings_json", b"settings_json", "stored_unix_ms", b"stored_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rescore: _TypeAlias = Rescore  # noqa: Y015
+
+@_typing.final
 class TreeSpec(_message.Message):
     """Everything that a node needs to grow a tree; what the gateway opened. Immutable."""
 
@@ -832,6 +896,7 @@ class TreeSpec(_message.Message):
     GROUP_SCORERS_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_DIGEST_FIELD_NUMBER: _builtins.int
+    SCORER_WEIGHTS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run it belongs to."""
     tree_id: _builtins.bytes
@@ -896,6 +961,10 @@ class TreeSpec(_message.Message):
     def group_scorers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Those of `scorers` that score all leaves of the group together, once all its trees are grown."""
 
+    @_builtins.property
+    def scorer_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Weights of `scorers` in a leaf's reward, in their order; empty where all are equal."""
+
     def __init__(
         self,
         *,
@@ -926,10 +995,11 @@ class TreeSpec(_message.Message):
         group_scorers: _abc.Iterable[_builtins.str] | None = ...,
         prompt_tokens: _builtins.int = ...,
         prompt_digest: _builtins.bytes = ...,
+        scorer_weights: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "last_step", b"last_step", "max_step", b"max_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_scorers", b"group_scorers", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "prompt_digest", b"prompt_digest", "prompt_tokens", b"prompt_tokens", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step", b"_last_step", "_max_step", b"_max_step", "generate_json", b"generate_json", "group_id", b"group_id", "group_ordinal", b"group_ordinal", "group_scorers", b"group_scorers", "group_size", b"group_size", "group_take", b"group_take", "index", b"index", "label", b"label", "last_step", b"last_step", "max_claims", b"max_claims", "max_step", b"max_step", "messages_json", b"messages_json", "min_step", b"min_step", "prompt_digest", b"prompt_digest", "prompt_tokens", b"prompt_tokens", "purpose", b"purpose", "row_digest", b"row_digest", "row_json", b"row_json", "run_id", b"run_id", "score_deadline_ms", b"score_deadline_ms", "scorer_weights", b"scorer_weights", "scorers", b"scorers", "seed", b"seed", "take_in_order", b"take_in_order", "traceparent", b"traceparent", "tree_id", b"tree_id", "wave", b"wave", "wave_size", b"wave_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step: _TypeAlias = _typing.Literal["last_step"]  # noqa: Y015
     _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015
@@ -959,6 +1029,7 @@ class Tree(_message.Message):
     CLOSED_UNIX_MS_FIELD_NUMBER: _builtins.int
     PLANS_FIELD_NUMBER: _builtins.int
     ROOM_FIELD_NUMBER: _builtins.int
+    RESCORES_FIELD_NUMBER: _builtins.int
     state: Global___TreeState.ValueType
     """State."""
     reason: _builtins.str
@@ -993,6 +1064,10 @@ class Tree(_message.Message):
     def room(self) -> Global___TreeRoom:
         """The room that control gave it; absent before control said anything."""
 
+    @_builtins.property
+    def rescores(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rescore]:
+        """Scores that were given after the run's own; only where they were asked for."""
+
     def __init__(
         self,
         *,
@@ -1007,10 +1082,11 @@ class Tree(_message.Message):
         closed_unix_ms: _builtins.int = ...,
         plans: _abc.Iterable[Global___PlanRecord] | None = ...,
         room: Global___TreeRoom | None = ...,
+        rescores: _abc.Iterable[Global___Rescore] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["room", b"room", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "plans", b"plans", "reason", b"reason", "room", b"room", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "leaves", b"leaves", "opened_unix_ms", b"opened_unix_ms", "plans", b"plans", "reason", b"reason", "rescores", b"rescores", "room", b"room", "scores", b"scores", "segments", b"segments", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1193,7 +1269,9 @@ class PlannedReward(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     REPAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
-    """Mean of its scorers' values; absent where one of them had none, or none came in time."""
+    """Weighted mean of its scorers' values; absent where one that counts had none, or none came in
+    time.
+    """
     @_builtins.property
     def leaf(self) -> Global___LeafRef:
         """The leaf."""

@@ -791,6 +791,9 @@ class ReadLeavesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSCRIPTS_FIELD_NUMBER: _builtins.int
+    UNREAD_FIELD_NUMBER: _builtins.int
+    unread: _builtins.int
+    """Number of leaves at the end of the request for which this answer had no room: ask again."""
     @_builtins.property
     def transcripts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeafTranscript]:
         """An entry per stored leaf; a missing one is not stored."""
@@ -799,10 +802,11 @@ class ReadLeavesResponse(_message.Message):
         self,
         *,
         transcripts: _abc.Iterable[Global___LeafTranscript] | None = ...,
+        unread: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["transcripts", b"transcripts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transcripts", b"transcripts", "unread", b"unread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -891,6 +895,7 @@ class LeafTranscript(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     completion: _builtins.str
@@ -915,6 +920,12 @@ class LeafTranscript(_message.Message):
         groups.
         """
 
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """Actions of the path that were answered, in order; the completion stands behind the last. Their
+        texts have at most 65,536 characters in all.
+        """
+
     def __init__(
         self,
         *,
@@ -927,10 +938,11 @@ class LeafTranscript(_message.Message):
         traceparent: _builtins.str = ...,
         completion_tokens: _builtins.int = ...,
         finish: _tree_pb2.SegmentFinish.ValueType = ...,
+        turns: _abc.Iterable[Global___Turn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "completion_tokens", b"completion_tokens", "finish", b"finish", "key", b"key", "messages_json", b"messages_json", "row_json", b"row_json", "run_id", b"run_id", "scorers", b"scorers", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "completion_tokens", b"completion_tokens", "finish", b"finish", "key", b"key", "messages_json", b"messages_json", "row_json", b"row_json", "run_id", b"run_id", "scorers", b"scorers", "traceparent", b"traceparent", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1965,41 +1977,129 @@ class GetStatsResponse(_message.Message):
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
 
 @_typing.final
-class ReadActionRequest(_message.Message):
-    """Asks for the way to an action."""
+class ReadActionsRequest(_message.Message):
+    """Asks for the ways to actions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    deadline_ms: _builtins.int
+    """Time to wait until one of them is stored."""
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ActionKey]:
+        """The actions."""
+
+    def __init__(
+        self,
+        *,
+        actions: _abc.Iterable[Global___ActionKey] | None = ...,
+        deadline_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "deadline_ms", b"deadline_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadActionsRequest: _TypeAlias = ReadActionsRequest  # noqa: Y015
+
+@_typing.final
+class ActionKey(_message.Message):
+    """An action of a claimed tree."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TREE_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
-    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """Tree."""
     epoch: _builtins.int
     """Claim that asks; refused unless it is in force."""
     action: _builtins.bytes
     """Id of the segment that the action ends with."""
-    deadline_ms: _builtins.int
-    """Time to wait until it is stored."""
+    run_id: _builtins.str
+    """Run of the joined node that asks; empty for nodes of our own."""
+    node_id: _builtins.str
+    """The joined node, which must hold the claim; empty for nodes of our own."""
     def __init__(
         self,
         *,
         tree_id: _builtins.bytes = ...,
         epoch: _builtins.int = ...,
         action: _builtins.bytes = ...,
-        deadline_ms: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "epoch", b"epoch", "node_id", b"node_id", "run_id", b"run_id", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReadActionRequest: _TypeAlias = ReadActionRequest  # noqa: Y015
+Global___ActionKey: _TypeAlias = ActionKey  # noqa: Y015
 
 @_typing.final
-class ReadActionResponse(_message.Message):
+class ReadActionsResponse(_message.Message):
+    """The ways to actions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WayOutcome]:
+        """An entry for each action, in their order."""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___WayOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadActionsResponse: _TypeAlias = ReadActionsResponse  # noqa: Y015
+
+@_typing.final
+class WayOutcome(_message.Message):
+    """The way to an action, or the reason of a refusal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAY_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    refused: _builtins.str
+    """NOT_FOUND or the reason of a refusal; LATER if the answer had no room for it; else empty."""
+    detail: _builtins.str
+    """The refusal in words."""
+    @_builtins.property
+    def way(self) -> Global___ActionWay:
+        """Without a run if the action is not stored."""
+
+    def __init__(
+        self,
+        *,
+        way: Global___ActionWay | None = ...,
+        refused: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["way", b"way"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "refused", b"refused", "way", b"way"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WayOutcome: _TypeAlias = WayOutcome  # noqa: Y015
+
+@_typing.final
+class ActionWay(_message.Message):
     """The way to an action."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2009,14 +2109,30 @@ class ReadActionResponse(_message.Message):
     GENERATE_JSON_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    EPISODE_MS_FIELD_NUMBER: _builtins.int
+    EFFECT_BEGUN_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """Run of the tree; empty if the action was not stored in time."""
+    """Run of the tree; empty if the action is not stored."""
     row_json: _builtins.str
     """The task's row as JSON."""
     generate_json: _builtins.str
     """Tree policy, sampling and environment as JSON."""
     seed: _builtins.int
     """Seed of all draws in the tree."""
+    episode_ms: _builtins.int
+    """Time since the prompt was stored, on the store's clock."""
+    effect_begun: _builtins.bool
+    """True if an effect outside was begun for the last action. Without an answer it is never begun
+    again.
+    """
+    call: _builtins.str
+    """Text of the action, decoded from its tokens; absent in runs that no node joined, whose nodes'
+    word for it is taken.
+    """
+    traceparent: _builtins.str
+    """W3C traceparent of the tree's trace."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
         """Actions from the prompt to this one, which is the last."""
@@ -2029,14 +2145,129 @@ class ReadActionResponse(_message.Message):
         generate_json: _builtins.str = ...,
         seed: _builtins.int = ...,
         turns: _abc.Iterable[Global___Turn] | None = ...,
+        episode_ms: _builtins.int = ...,
+        effect_begun: _builtins.bool = ...,
+        call: _builtins.str | None = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_call", b"_call", "call", b"call"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call", b"_call", "call", b"call", "effect_begun", b"effect_begun", "episode_ms", b"episode_ms", "generate_json", b"generate_json", "row_json", b"row_json", "run_id", b"run_id", "seed", b"seed", "traceparent", b"traceparent", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__call: _TypeAlias = _typing.Literal["call"]  # noqa: Y015
+    _WhichOneofArgType__call: _TypeAlias = _typing.Literal["_call", b"_call"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__call) -> _WhichOneofReturnType__call | None: ...
+
+Global___ActionWay: _TypeAlias = ActionWay  # noqa: Y015
+
+@_typing.final
+class BeginEffectRequest(_message.Message):
+    """Asks for leave to change something outside."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """Tree."""
+    epoch: _builtins.int
+    """Claim that asks; refused unless it is in force."""
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    tool: _builtins.str
+    """Tool that is about to be called, for people."""
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+        action: _builtins.bytes = ...,
+        tool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generate_json", b"generate_json", "row_json", b"row_json", "run_id", b"run_id", "seed", b"seed", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "epoch", b"epoch", "tool", b"tool", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReadActionResponse: _TypeAlias = ReadActionResponse  # noqa: Y015
+Global___BeginEffectRequest: _TypeAlias = BeginEffectRequest  # noqa: Y015
+
+@_typing.final
+class BeginEffectResponse(_message.Message):
+    """Leave, or none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGUN_FIELD_NUMBER: _builtins.int
+    begun: _builtins.bool
+    """True if this call noted it; false if it was noted before."""
+    def __init__(
+        self,
+        *,
+        begun: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginEffectResponse: _TypeAlias = BeginEffectResponse  # noqa: Y015
+
+@_typing.final
+class EndEffectRequest(_message.Message):
+    """The answer to an action whose effect was begun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TREE_ID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    tree_id: _builtins.bytes
+    """Tree."""
+    action: _builtins.bytes
+    """Id of the segment that the action ends with."""
+    text: _builtins.str
+    """Text of the answer."""
+    @_builtins.property
+    def receipt(self) -> _tree_pb2.Receipt:
+        """Proof of the answer."""
+
+    def __init__(
+        self,
+        *,
+        tree_id: _builtins.bytes = ...,
+        action: _builtins.bytes = ...,
+        receipt: _tree_pb2.Receipt | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "receipt", b"receipt", "text", b"text", "tree_id", b"tree_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndEffectRequest: _TypeAlias = EndEffectRequest  # noqa: Y015
+
+@_typing.final
+class EndEffectResponse(_message.Message):
+    """Says that the answer is durable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndEffectResponse: _TypeAlias = EndEffectResponse  # noqa: Y015
 
 @_typing.final
 class Turn(_message.Message):
@@ -2047,10 +2278,13 @@ class Turn(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     action: _builtins.bytes
     """Id of the segment that the action ends with."""
     answer: _builtins.str
-    """Text of the answer."""
+    """Text of the answer; of ReadActions that of the last action alone."""
+    left_out: _builtins.bool
+    """True if the texts of action and answer are left out for their length."""
     @_builtins.property
     def receipt(self) -> _tree_pb2.Receipt:
         """Its answer; absent without one."""
@@ -2061,10 +2295,11 @@ class Turn(_message.Message):
         action: _builtins.bytes = ...,
         receipt: _tree_pb2.Receipt | None = ...,
         answer: _builtins.str = ...,
+        left_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "answer", b"answer", "receipt", b"receipt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "answer", b"answer", "left_out", b"left_out", "receipt", b"receipt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,10 +90,20 @@ class TreeStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.FromString,
                 _registered_method=True)
-        self.ReadAction = channel.unary_unary(
-                '/banyan.v1.TreeStoreService/ReadAction',
-                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.SerializeToString,
-                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.FromString,
+        self.ReadActions = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/ReadActions',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionsRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionsResponse.FromString,
+                _registered_method=True)
+        self.BeginEffect = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/BeginEffect',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.BeginEffectRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.BeginEffectResponse.FromString,
+                _registered_method=True)
+        self.EndEffect = channel.unary_unary(
+                '/banyan.v1.TreeStoreService/EndEffect',
+                request_serializer=banyan_dot_v1_dot_treestore__service__pb2.EndEffectRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_treestore__service__pb2.EndEffectResponse.FromString,
                 _registered_method=True)
         self.ReadGroup = channel.unary_unary(
                 '/banyan.v1.TreeStoreService/ReadGroup',
@@ -250,9 +260,25 @@ class TreeStoreServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReadAction(self, request, context):
-        """The way to an action: row, environment, and what was done and answered before it. Waits for
-        the action until the deadline.
+    def ReadActions(self, request, context):
+        """The ways to up to 64 actions: row, environment, and what was done and answered before each.
+        Waits until one of them is stored, or until the deadline.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginEffect(self, request, context):
+        """Notes durably that an action is about to change something outside, before it does. Only the
+        first to ask may go on: what an action changes outside is changed at most once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndEffect(self, request, context):
+        """Keeps the answer to an action whose effect was begun, so that it stands whatever becomes of
+        verifier and node. The first one stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -409,10 +435,20 @@ def add_TreeStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadLeavesResponse.SerializeToString,
             ),
-            'ReadAction': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReadAction,
-                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.FromString,
-                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.SerializeToString,
+            'ReadActions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadActions,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionsRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.ReadActionsResponse.SerializeToString,
+            ),
+            'BeginEffect': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginEffect,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.BeginEffectRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.BeginEffectResponse.SerializeToString,
+            ),
+            'EndEffect': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndEffect,
+                    request_deserializer=banyan_dot_v1_dot_treestore__service__pb2.EndEffectRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_treestore__service__pb2.EndEffectResponse.SerializeToString,
             ),
             'ReadGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadGroup,
@@ -789,7 +825,7 @@ class TreeStoreService(object):
             _registered_method=True)
 
     @staticmethod
-    def ReadAction(request,
+    def ReadActions(request,
             target,
             options=(),
             channel_credentials=None,
@@ -802,9 +838,63 @@ class TreeStoreService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/banyan.v1.TreeStoreService/ReadAction',
-            banyan_dot_v1_dot_treestore__service__pb2.ReadActionRequest.SerializeToString,
-            banyan_dot_v1_dot_treestore__service__pb2.ReadActionResponse.FromString,
+            '/banyan.v1.TreeStoreService/ReadActions',
+            banyan_dot_v1_dot_treestore__service__pb2.ReadActionsRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.ReadActionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginEffect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/BeginEffect',
+            banyan_dot_v1_dot_treestore__service__pb2.BeginEffectRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.BeginEffectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndEffect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.TreeStoreService/EndEffect',
+            banyan_dot_v1_dot_treestore__service__pb2.EndEffectRequest.SerializeToString,
+            banyan_dot_v1_dot_treestore__service__pb2.EndEffectResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,9 +69,17 @@ class TreeStoreServiceStub:
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the
     deadline.
     """
-    ReadAction: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionRequest, _treestore_service_pb2.ReadActionResponse]
-    """The way to an action: row, environment, and what was done and answered before it. Waits for
-    the action until the deadline.
+    ReadActions: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionsRequest, _treestore_service_pb2.ReadActionsResponse]
+    """The ways to up to 64 actions: row, environment, and what was done and answered before each.
+    Waits until one of them is stored, or until the deadline.
+    """
+    BeginEffect: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.BeginEffectRequest, _treestore_service_pb2.BeginEffectResponse]
+    """Notes durably that an action is about to change something outside, before it does. Only the
+    first to ask may go on: what an action changes outside is changed at most once.
+    """
+    EndEffect: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.EndEffectRequest, _treestore_service_pb2.EndEffectResponse]
+    """Keeps the answer to an action whose effect was begun, so that it stands whatever becomes of
+    verifier and node. The first one stays.
     """
     ReadGroup: _grpc.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
@@ -145,9 +153,17 @@ class TreeStoreServiceAsyncStub(TreeStoreServiceStub):
     """Leaves to score, as the store accepted them; waits for those that are not there yet until the
     deadline.
     """
-    ReadAction: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionRequest, _treestore_service_pb2.ReadActionResponse]  # type: ignore[assignment]
-    """The way to an action: row, environment, and what was done and answered before it. Waits for
-    the action until the deadline.
+    ReadActions: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadActionsRequest, _treestore_service_pb2.ReadActionsResponse]  # type: ignore[assignment]
+    """The ways to up to 64 actions: row, environment, and what was done and answered before each.
+    Waits until one of them is stored, or until the deadline.
+    """
+    BeginEffect: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.BeginEffectRequest, _treestore_service_pb2.BeginEffectResponse]  # type: ignore[assignment]
+    """Notes durably that an action is about to change something outside, before it does. Only the
+    first to ask may go on: what an action changes outside is changed at most once.
+    """
+    EndEffect: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.EndEffectRequest, _treestore_service_pb2.EndEffectResponse]  # type: ignore[assignment]
+    """Keeps the answer to an action whose effect was begun, so that it stands whatever becomes of
+    verifier and node. The first one stays.
     """
     ReadGroup: _aio.UnaryUnaryMultiCallable[_treestore_service_pb2.ReadGroupRequest, _treestore_service_pb2.ReadGroupResponse]  # type: ignore[assignment]
     """Leaves of a whole group, once all its trees are grown: for scorers that score them together."""
@@ -286,13 +302,33 @@ class TreeStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def ReadAction(
+    def ReadActions(
         self,
-        request: _treestore_service_pb2.ReadActionRequest,
+        request: _treestore_service_pb2.ReadActionsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_treestore_service_pb2.ReadActionResponse, _abc.Awaitable[_treestore_service_pb2.ReadActionResponse]]:
-        """The way to an action: row, environment, and what was done and answered before it. Waits for
-        the action until the deadline.
+    ) -> _typing.Union[_treestore_service_pb2.ReadActionsResponse, _abc.Awaitable[_treestore_service_pb2.ReadActionsResponse]]:
+        """The ways to up to 64 actions: row, environment, and what was done and answered before each.
+        Waits until one of them is stored, or until the deadline.
+        """
+
+    @_abc_1.abstractmethod
+    def BeginEffect(
+        self,
+        request: _treestore_service_pb2.BeginEffectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.BeginEffectResponse, _abc.Awaitable[_treestore_service_pb2.BeginEffectResponse]]:
+        """Notes durably that an action is about to change something outside, before it does. Only the
+        first to ask may go on: what an action changes outside is changed at most once.
+        """
+
+    @_abc_1.abstractmethod
+    def EndEffect(
+        self,
+        request: _treestore_service_pb2.EndEffectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_treestore_service_pb2.EndEffectResponse, _abc.Awaitable[_treestore_service_pb2.EndEffectResponse]]:
+        """Keeps the answer to an action whose effect was begun, so that it stands whatever becomes of
+        verifier and node. The first one stays.
         """
 
     @_abc_1.abstractmethod

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from banyan.v1 import tree_pb2 as banyan_dot_v1_dot_tree__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n banyan/v1/verifier_service.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\"X\n\x0cScoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06scorer\x18\x02 \x01(\t\x12\x12\n\ncompletion\x18\x03 \x01(\t\x12\x10\n\x08row_json\x18\x04 \x01(\t\"\\\n\rScoreResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1f\n\x05score\x18\x02 \x01(\x0b\x32\x10.banyan.v1.Score\x12\x16\n\x0escorer_version\x18\x03 \x01(\t\"\x14\n\x12ListScorersRequest\"&\n\x13ListScorersResponse\x12\x0f\n\x07scorers\x18\x01 \x03(\t\"_\n\nActRequest\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\r\"@\n\x0b\x41\x63tResponse\x12#\n\x07receipt\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Receipt\x12\x0c\n\x04text\x18\x02 \x01(\t\"?\n\x16OpenEnvironmentRequest\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\t\x12\x10\n\x08row_json\x18\x02 \x01(\t\"1\n\x17OpenEnvironmentResponse\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"5\n\x0bStepRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\"1\n\x0cStepResponse\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\"%\n\x0b\x46orkRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"&\n\x0c\x46orkResponse\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"1\n\x17\x43loseEnvironmentRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"\x1a\n\x18\x43loseEnvironmentResponse2\xfe\x03\n\x0fVerifierService\x12>\n\x05Score\x12\x17.banyan.v1.ScoreRequest\x1a\x18.banyan.v1.ScoreResponse(\x01\x30\x01\x12L\n\x0bListScorers\x12\x1d.banyan.v1.ListScorersRequest\x1a\x1e.banyan.v1.ListScorersResponse\x12\x34\n\x03\x41\x63t\x12\x15.banyan.v1.ActRequest\x1a\x16.banyan.v1.ActResponse\x12X\n\x0fOpenEnvironment\x12!.banyan.v1.OpenEnvironmentRequest\x1a\".banyan.v1.OpenEnvironmentResponse\x12\x37\n\x04Step\x12\x16.banyan.v1.StepRequest\x1a\x17.banyan.v1.StepResponse\x12\x37\n\x04\x46ork\x12\x16.banyan.v1.ForkRequest\x1a\x17.banyan.v1.ForkResponse\x12[\n\x10\x43loseEnvironment\x12\".banyan.v1.CloseEnvironmentRequest\x1a#.banyan.v1.CloseEnvironmentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n banyan/v1/verifier_service.proto\x12\tbanyan.v1\x1a\x14\x62\x61nyan/v1/tree.proto\"X\n\x0cScoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06scorer\x18\x02 \x01(\t\x12\x12\n\ncompletion\x18\x03 \x01(\t\x12\x10\n\x08row_json\x18\x04 \x01(\t\"\\\n\rScoreResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1f\n\x05score\x18\x02 \x01(\x0b\x32\x10.banyan.v1.Score\x12\x16\n\x0escorer_version\x18\x03 \x01(\t\"\x14\n\x12ListScorersRequest\"&\n\x13ListScorersResponse\x12\x0f\n\x07scorers\x18\x01 \x03(\t\"_\n\nActRequest\x12\x0f\n\x07tree_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\r\"c\n\x0b\x41\x63tResponse\x12#\n\x07receipt\x18\x01 \x01(\x0b\x32\x12.banyan.v1.Receipt\x12\x0c\n\x04text\x18\x02 \x01(\t\x12!\n\x06\x65nding\x18\x03 \x01(\x0b\x32\x11.banyan.v1.Ending\"\x93\x01\n\x16OpenEnvironmentRequest\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\t\x12\x10\n\x08row_json\x18\x02 \x01(\t\x12\x15\n\rsettings_json\x18\x03 \x01(\t\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x12\x0f\n\x07tree_id\x18\x06 \x01(\x0c\x42\x07\n\x05_seed\"\\\n\x17OpenEnvironmentResponse\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x0b\n\x03\x65nd\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\x0c\"5\n\x0bStepRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\"\xb0\x01\n\x0cStepResponse\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x0e\n\x06reward\x18\x03 \x01(\x01\x12\'\n\x07outcome\x18\x04 \x01(\x0e\x32\x16.banyan.v1.ToolOutcome\x12%\n\x06\x65\x66\x66\x65\x63t\x18\x05 \x01(\x0e\x32\x15.banyan.v1.ToolEffect\x12\x0e\n\x06\x61nchor\x18\x06 \x01(\x0c\x12\r\n\x05state\x18\x07 \x01(\x0c\"%\n\x0b\x46orkRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"&\n\x0c\x46orkResponse\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"1\n\x17\x43loseEnvironmentRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"\x1a\n\x18\x43loseEnvironmentResponse2\xfe\x03\n\x0fVerifierService\x12>\n\x05Score\x12\x17.banyan.v1.ScoreRequest\x1a\x18.banyan.v1.ScoreResponse(\x01\x30\x01\x12L\n\x0bListScorers\x12\x1d.banyan.v1.ListScorersRequest\x1a\x1e.banyan.v1.ListScorersResponse\x12\x34\n\x03\x41\x63t\x12\x15.banyan.v1.ActRequest\x1a\x16.banyan.v1.ActResponse\x12X\n\x0fOpenEnvironment\x12!.banyan.v1.OpenEnvironmentRequest\x1a\".banyan.v1.OpenEnvironmentResponse\x12\x37\n\x04Step\x12\x16.banyan.v1.StepRequest\x1a\x17.banyan.v1.StepResponse\x12\x37\n\x04\x46ork\x12\x16.banyan.v1.ForkRequest\x1a\x17.banyan.v1.ForkResponse\x12[\n\x10\x43loseEnvironment\x12\".banyan.v1.CloseEnvironmentRequest\x1a#.banyan.v1.CloseEnvironmentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACTREQUEST']._serialized_start=315
   _globals['_ACTREQUEST']._serialized_end=410
   _globals['_ACTRESPONSE']._serialized_start=412
-  _globals['_ACTRESPONSE']._serialized_end=476
-  _globals['_OPENENVIRONMENTREQUEST']._serialized_start=478
-  _globals['_OPENENVIRONMENTREQUEST']._serialized_end=541
-  _globals['_OPENENVIRONMENTRESPONSE']._serialized_start=543
-  _globals['_OPENENVIRONMENTRESPONSE']._serialized_end=592
-  _globals['_STEPREQUEST']._serialized_start=594
-  _globals['_STEPREQUEST']._serialized_end=647
-  _globals['_STEPRESPONSE']._serialized_start=649
-  _globals['_STEPRESPONSE']._serialized_end=698
-  _globals['_FORKREQUEST']._serialized_start=700
-  _globals['_FORKREQUEST']._serialized_end=737
-  _globals['_FORKRESPONSE']._serialized_start=739
-  _globals['_FORKRESPONSE']._serialized_end=777
-  _globals['_CLOSEENVIRONMENTREQUEST']._serialized_start=779
-  _globals['_CLOSEENVIRONMENTREQUEST']._serialized_end=828
-  _globals['_CLOSEENVIRONMENTRESPONSE']._serialized_start=830
-  _globals['_CLOSEENVIRONMENTRESPONSE']._serialized_end=856
-  _globals['_VERIFIERSERVICE']._serialized_start=859
-  _globals['_VERIFIERSERVICE']._serialized_end=1369
+  _globals['_ACTRESPONSE']._serialized_end=511
+  _globals['_OPENENVIRONMENTREQUEST']._serialized_start=514
+  _globals['_OPENENVIRONMENTREQUEST']._serialized_end=661
+  _globals['_OPENENVIRONMENTRESPONSE']._serialized_start=663
+  _globals['_OPENENVIRONMENTRESPONSE']._serialized_end=755
+  _globals['_STEPREQUEST']._serialized_start=757
+  _globals['_STEPREQUEST']._serialized_end=810
+  _globals['_STEPRESPONSE']._serialized_start=813
+  _globals['_STEPRESPONSE']._serialized_end=989
+  _globals['_FORKREQUEST']._serialized_start=991
+  _globals['_FORKREQUEST']._serialized_end=1028
+  _globals['_FORKRESPONSE']._serialized_start=1030
+  _globals['_FORKRESPONSE']._serialized_end=1068
+  _globals['_CLOSEENVIRONMENTREQUEST']._serialized_start=1070
+  _globals['_CLOSEENVIRONMENTREQUEST']._serialized_end=1119
+  _globals['_CLOSEENVIRONMENTRESPONSE']._serialized_start=1121
+  _globals['_CLOSEENVIRONMENTRESPONSE']._serialized_end=1147
+  _globals['_VERIFIERSERVICE']._serialized_start=1150
+  _globals['_VERIFIERSERVICE']._serialized_end=1660
 # @@protoc_insertion_point(module_scope)

@@ -172,21 +172,27 @@ class ActResponse(_message.Message):
 
     RECEIPT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text that the path goes on with."""
     @_builtins.property
     def receipt(self) -> _tree_pb2.Receipt:
         """Observation with its proof."""
 
+    @_builtins.property
+    def ending(self) -> _tree_pb2.Ending:
+        """Instead of both: the action gets no answer, and its path ends there."""
+
     def __init__(
         self,
         *,
         receipt: _tree_pb2.Receipt | None = ...,
         text: _builtins.str = ...,
+        ending: _tree_pb2.Ending | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "receipt", b"receipt", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,27 +200,49 @@ Global___ActResponse: _TypeAlias = ActResponse  # noqa: Y015
 
 @_typing.final
 class OpenEnvironmentRequest(_message.Message):
-    """Opens an environment."""
+    """Opens an environment: one by its name, or that of a run's recipe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     ROW_JSON_FIELD_NUMBER: _builtins.int
+    SETTINGS_JSON_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    TREE_ID_FIELD_NUMBER: _builtins.int
     environment: _builtins.str
-    """Its name."""
+    """Name of an environment that needs no files: calculator, python. Empty where a run names one."""
     row_json: _builtins.str
-    """The task's row as JSON."""
+    """The task's row as JSON; empty for an empty row. Not with tree_id."""
+    settings_json: _builtins.str
+    """Settings of the named environment as JSON; empty for none. Not with run_id."""
+    seed: _builtins.int
+    """Seed of the episode's draws. By default 0, or that of the tree."""
+    run_id: _builtins.str
+    """Instead of a name: a run, by its id or a unique prefix of it. Its recipe has the environment,
+    the settings, and the limits of actions and answers.
+    """
+    tree_id: _builtins.bytes
+    """A tree of the run, which gives row and seed: equal actions find the states of its paths. Rows
+    that are held out are refused.
+    """
     def __init__(
         self,
         *,
         environment: _builtins.str = ...,
         row_json: _builtins.str = ...,
+        settings_json: _builtins.str = ...,
+        seed: _builtins.int | None = ...,
+        run_id: _builtins.str = ...,
+        tree_id: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "row_json", b"row_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "environment", b"environment", "row_json", b"row_json", "run_id", b"run_id", "seed", b"seed", "settings_json", b"settings_json", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___OpenEnvironmentRequest: _TypeAlias = OpenEnvironmentRequest  # noqa: Y015
 
@@ -225,16 +253,28 @@ class OpenEnvironmentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENVIRONMENT_ID_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     environment_id: _builtins.str
-    """Its id."""
+    """Its id, which only the caller knows."""
+    about: _builtins.str
+    """Text that tells a model of it; empty if it has none."""
+    end: _builtins.str
+    """The mark that ends an action."""
+    state: _builtins.bytes
+    """BLAKE2b-256 of its state."""
     def __init__(
         self,
         *,
         environment_id: _builtins.str = ...,
+        about: _builtins.str = ...,
+        end: _builtins.str = ...,
+        state: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "end", b"end", "environment_id", b"environment_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,19 +314,39 @@ class StepResponse(_message.Message):
 
     OBSERVATION_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    ANCHOR_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     observation: _builtins.str
-    """Observation."""
+    """Observation, cut as in a path."""
     done: _builtins.bool
-    """True if it is over."""
+    """True if the episode is over."""
+    reward: _builtins.float
+    """Reward of the step; finite."""
+    outcome: _tree_pb2.ToolOutcome.ValueType
+    """End of the step."""
+    effect: _tree_pb2.ToolEffect.ValueType
+    """Change that it made."""
+    anchor: _builtins.bytes
+    """Name of the state for estimators of steps; empty if the environment gives none."""
+    state: _builtins.bytes
+    """BLAKE2b-256 of the state that it left."""
     def __init__(
         self,
         *,
         observation: _builtins.str = ...,
         done: _builtins.bool = ...,
+        reward: _builtins.float = ...,
+        outcome: _tree_pb2.ToolOutcome.ValueType = ...,
+        effect: _tree_pb2.ToolEffect.ValueType = ...,
+        anchor: _builtins.bytes = ...,
+        state: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "observation", b"observation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "done", b"done", "effect", b"effect", "observation", b"observation", "outcome", b"outcome", "reward", b"reward", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

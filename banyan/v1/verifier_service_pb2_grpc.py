@@ -98,28 +98,30 @@ class VerifierServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenEnvironment(self, request, context):
-        """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow.
+        """Opens an environment for people, clients and tests. It is held by one verifier process: send all
+        calls about it over one channel.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """Acts in an environment.
+        """Acts in an open environment. Calls about one environment are taken in order. NOT_FOUND if it was
+        closed, was unused for too long, or is another process's; FAILED_PRECONDITION behind its end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fork(self, request, context):
-        """Copies an environment.
+        """Copies an open environment: what is done in one is not seen in the other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseEnvironment(self, request, context):
-        """Closes an environment.
+        """Closes an open environment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

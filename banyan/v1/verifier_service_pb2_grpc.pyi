@@ -40,13 +40,17 @@ class VerifierServiceStub:
     Act: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.ActRequest, _verifier_service_pb2.ActResponse]
     """Answers an action of a tree. The same action has the same answer, however often it is asked."""
     OpenEnvironment: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.OpenEnvironmentRequest, _verifier_service_pb2.OpenEnvironmentResponse]
-    """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
+    """Opens an environment for people, clients and tests. It is held by one verifier process: send all
+    calls about it over one channel.
+    """
     Step: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.StepRequest, _verifier_service_pb2.StepResponse]
-    """Acts in an environment."""
+    """Acts in an open environment. Calls about one environment are taken in order. NOT_FOUND if it was
+    closed, was unused for too long, or is another process's; FAILED_PRECONDITION behind its end.
+    """
     Fork: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.ForkRequest, _verifier_service_pb2.ForkResponse]
-    """Copies an environment."""
+    """Copies an open environment: what is done in one is not seen in the other."""
     CloseEnvironment: _grpc.UnaryUnaryMultiCallable[_verifier_service_pb2.CloseEnvironmentRequest, _verifier_service_pb2.CloseEnvironmentResponse]
-    """Closes an environment."""
+    """Closes an open environment."""
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -60,13 +64,17 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     Act: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.ActRequest, _verifier_service_pb2.ActResponse]  # type: ignore[assignment]
     """Answers an action of a tree. The same action has the same answer, however often it is asked."""
     OpenEnvironment: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.OpenEnvironmentRequest, _verifier_service_pb2.OpenEnvironmentResponse]  # type: ignore[assignment]
-    """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
+    """Opens an environment for people, clients and tests. It is held by one verifier process: send all
+    calls about it over one channel.
+    """
     Step: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.StepRequest, _verifier_service_pb2.StepResponse]  # type: ignore[assignment]
-    """Acts in an environment."""
+    """Acts in an open environment. Calls about one environment are taken in order. NOT_FOUND if it was
+    closed, was unused for too long, or is another process's; FAILED_PRECONDITION behind its end.
+    """
     Fork: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.ForkRequest, _verifier_service_pb2.ForkResponse]  # type: ignore[assignment]
-    """Copies an environment."""
+    """Copies an open environment: what is done in one is not seen in the other."""
     CloseEnvironment: _aio.UnaryUnaryMultiCallable[_verifier_service_pb2.CloseEnvironmentRequest, _verifier_service_pb2.CloseEnvironmentResponse]  # type: ignore[assignment]
-    """Closes an environment."""
+    """Closes an open environment."""
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Scores completions; its main work comes over the log. Served by verifier."""
@@ -101,7 +109,9 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_service_pb2.OpenEnvironmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_service_pb2.OpenEnvironmentResponse, _abc.Awaitable[_verifier_service_pb2.OpenEnvironmentResponse]]:
-        """Opens an environment for people and tests. UNIMPLEMENTED, like the three that follow."""
+        """Opens an environment for people, clients and tests. It is held by one verifier process: send all
+        calls about it over one channel.
+        """
 
     @_abc_1.abstractmethod
     def Step(
@@ -109,7 +119,9 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_service_pb2.StepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_service_pb2.StepResponse, _abc.Awaitable[_verifier_service_pb2.StepResponse]]:
-        """Acts in an environment."""
+        """Acts in an open environment. Calls about one environment are taken in order. NOT_FOUND if it was
+        closed, was unused for too long, or is another process's; FAILED_PRECONDITION behind its end.
+        """
 
     @_abc_1.abstractmethod
     def Fork(
@@ -117,7 +129,7 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_service_pb2.ForkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_service_pb2.ForkResponse, _abc.Awaitable[_verifier_service_pb2.ForkResponse]]:
-        """Copies an environment."""
+        """Copies an open environment: what is done in one is not seen in the other."""
 
     @_abc_1.abstractmethod
     def CloseEnvironment(
@@ -125,6 +137,6 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_service_pb2.CloseEnvironmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_service_pb2.CloseEnvironmentResponse, _abc.Awaitable[_verifier_service_pb2.CloseEnvironmentResponse]]:
-        """Closes an environment."""
+        """Closes an open environment."""
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from banyan.environments.hosting import Hosting
+from banyan.environments.renderers import OURS, ModelWords, RendererSpec
 from banyan.errors import InvalidInput
 from banyan.segment import Sampling
 
@@ -21,12 +23,24 @@ class EnvironmentSpec:
     settings: its settings
     turns: actions that a path may have
     answer_chars: characters of an answer that a path gets; a longer one is cut in its middle
+    hosting: where a class of the user's own runs; None for a registered environment
+    renderer: writes the turns of answers
+    episode_s: time in which a tree's actions are answered, s; 0 for any
+    longest_path: tokens of a path with its prompt, as the model has positions; 0 for any
+    deterministic: an action whose processor time is over gets no answer
+    words: the model's, by which the store renders answers again; None if the gateway lacks them
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     turns: int = 8
     answer_chars: int = 2000
+    hosting: Hosting | None = None
+    renderer: RendererSpec = OURS
+    episode_s: float = 0.0
+    longest_path: int = 0
+    deterministic: bool = False
+    words: ModelWords | None = None
 
     @classmethod
     def of(cls, values: Any) -> "EnvironmentSpec":
@@ -36,7 +50,18 @@ class EnvironmentSpec:
             settings=_object(values["settings"]),
             turns=int(values["turns"]),
             answer_chars=int(values["answer_chars"]),
+            hosting=Hosting.of(values["hosting"]) if values.get("hosting") else None,
+            renderer=_renderer(values.get("renderer")),
+            episode_s=float(values.get("episode_s", 0.0)),
+            longest_path=int(values.get("longest_path", 0)),
+            deterministic=bool(values.get("deterministic", False)),
+            words=ModelWords(**values["words"]) if values.get("words") else None,
         )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the spec as plain data."""
+        values = asdict(self)
+        return {k: v for k, v in values.items() if k not in ("hosting", "words") or v is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +101,18 @@ class GenerateSpec:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"generate_json is unusable: {error!r}") from None
 
+    @staticmethod
+    def environment_in(text: str) -> EnvironmentSpec | None:
+        """Return the environment of a text alone; None for none.
+
+        Raises InvalidInput if the text or the environment is unusable.
+        """
+        try:
+            values = json.loads(text or "{}").get("environment")
+            return EnvironmentSpec.of(values) if values is not None else None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"generate_json is unusable: {error!r}") from None
+
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> "GenerateSpec":
         fields_read: dict[str, Any] = {
@@ -97,7 +134,7 @@ class GenerateSpec:
         if self.logit_bias:
             values["logit_bias"] = [list(pair) for pair in self.logit_bias]
         if self.environment is not None:
-            values["environment"] = asdict(self.environment)
+            values["environment"] = self.environment.plain()
         return json.dumps(values)
 
     def sampling(self, seed: int) -> Sampling:
@@ -123,6 +160,17 @@ def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} is no object")
     return value
+
+
+def _renderer(values: Any) -> RendererSpec:
+    """Return the renderer of plain data; specs of before there were several have none."""
+    if values is None:
+        return OURS
+    return RendererSpec(
+        name=_text(values["name"]),
+        version=_text(values["version"]),
+        settings=_object(values["settings"]),
+    )
 
 
 def _texts(values: Any) -> tuple[str, ...]:

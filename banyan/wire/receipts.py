@@ -3,7 +3,10 @@
 from banyan.environments.observation import Effect, Observation, ToolOutcome
 from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput
+from banyan.plugins.filter import EARNINGS
+from banyan.reward import share
 from banyan.v1 import tree_pb2
+from banyan.wire.weights import weights_of
 
 
 def to_wire(receipt: Receipt) -> tree_pb2.Receipt:
@@ -53,3 +56,17 @@ def from_wire(message: tree_pb2.Receipt) -> Receipt:
         effect=effect,
     )
     return Receipt(observation, message.mac, message.call)
+
+
+def earned(tree: tree_pb2.Tree) -> dict[bytes, float]:
+    """Return the reward of each answer of a stored tree, as a part of its paths' rewards.
+
+    Empty where no scorer of the tree adds such rewards up.
+    """
+    scorers, weights = tree.spec.scorers, weights_of(tree.spec)
+    part = sum(share(name, scorers, weights) for name in EARNINGS)
+    return {
+        segment.id: part * segment.receipt.observation.reward
+        for segment in tree.segments
+        if part and segment.HasField("receipt")
+    }

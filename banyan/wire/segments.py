@@ -16,6 +16,8 @@ from banyan.signals import EMPTY_SIGNALS, Signals
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.wire import receipts
+from banyan.wire.generate_spec import GenerateSpec
+from banyan.wire.weights import weights_of
 
 
 def sampling_to_wire(sampling: Sampling) -> tree_pb2.SamplingParams:
@@ -179,11 +181,11 @@ def leaves_from_wire(tree: tree_pb2.Tree) -> list[Leaf]:
 
 
 def rewards_from_wire(
-    scores: Iterable[tree_pb2.ScoredLeaf], scorers: int
+    scores: Iterable[tree_pb2.ScoredLeaf], scorers: int, weights: reward.Weights = reward.EQUAL
 ) -> dict[Leaf, float | None]:
     """Return the reward of each place that `scorers` scorers or more have scored
     (banyan/reward.py)."""
-    return reward.rewards(_scores(scores), scorers)
+    return reward.rewards(_scores(scores), scorers, weights)
 
 
 def _scores(scores: Iterable[tree_pb2.ScoredLeaf]) -> Iterator[tuple[Leaf, str, float | None]]:
@@ -195,9 +197,12 @@ def _scores(scores: Iterable[tree_pb2.ScoredLeaf]) -> Iterator[tuple[Leaf, str, 
 def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
     """Return the reward of each place inside a path that all scorers of single leaves have scored.
 
-    The reward is None if any of them found the place unscorable. Scorers of whole groups compare
-    leaves and do not score places inside paths.
+    It is None if any of them found the place unscorable. Scorers of whole groups score only leaves;
+    where no other one has a weight above 0, no place inside a path has a reward.
     """
+    weights, single = weights_of(tree.spec), set(tree.spec.scorers) - set(tree.spec.group_scorers)
+    if single and not any(weights.get(scorer, 1.0) > 0 for scorer in single):
+        return {}
     above = {segment.id: (segment.parent, segment.fork) for segment in tree.segments}
     leaves = {leaf_from_wire(leaf) for leaf in tree.leaves}
     scores = [
@@ -206,17 +211,16 @@ def own_rewards_from_wire(tree: tree_pb2.Tree) -> dict[Leaf, float | None]:
         if place not in leaves and scorer not in tree.spec.group_scorers
     ]
     names = reward.inner({place for place, _, _ in scores}, leaves, above) if scores else {}
-    single_scorers = len(set(tree.spec.scorers) - set(tree.spec.group_scorers))
     inner_scores = [(names[p], scorer, value) for p, scorer, value in scores if p in names]
-    return reward.rewards(inner_scores, single_scorers)
+    return reward.rewards(inner_scores, len(single), weights)
 
 
 def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
     """Return the facts of a stored tree other than its leaves' rewards.
 
     These are own rewards of places inside its paths, and the named parts of scores, which are also
-    attributes of the segments that they end. If two scorers use one name for a part, the last
-    scorer by name counts.
+    attributes of the segments that they end, and what its environment allows a path. If two scorers
+    use one name for a part, the last scorer by name counts.
     """
     parts: dict[Leaf, dict[str, float]] = {}
     for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):
@@ -231,7 +235,16 @@ def facts_from_wire(tree: tree_pb2.Tree) -> Facts:
     own = own_rewards_from_wire(tree)
     known = {place: value for place, value in own.items() if value is not None}
     unscorable = frozenset(own.keys() - known.keys())
-    return Facts(rewards=known, named=whole, parts=parts, unscorable=unscorable)
+    environment = GenerateSpec.environment_in(tree.spec.generate_json)
+    return Facts(
+        rewards=known,
+        named=whole,
+        parts=parts,
+        unscorable=unscorable,
+        earned=receipts.earned(tree),
+        turns=environment.turns if environment else 0,
+        longest_path=environment.longest_path if environment else 0,
+    )
 
 
 _TOKEN_BYTES = 4

@@ -2,13 +2,15 @@
 
 A row is a step that the policy acted in, on one path; a step that several paths share has a row for
 each, so that all statistics are those of the flat sequences, and its advantage is the mean over its
-rows. A reward of a step is its own; a leaf's is that of its path's last step.
+rows. A reward of a step is its own: that of the place that ends it, and what its answer earned in
+the environment. The rest of a leaf's reward is that of its path's last step.
 
 A state is the attribute `state` of the step's segment. If no segment of the group has one, it is
-the environment's output right before the step, or the prompt for a first step; and without such an
-output (a fork within a turn), the place in the tree, which stands for all that came before. Texts
-that are only alike may count as one state: in the order of trees and places each joins the first
-state whose first text is alike, so that order matters there.
+the anchor that the environment gave with its answer right before the step; without one it is that
+answer itself, or the prompt for a first step; and without an answer (a fork within a turn), the
+place in the tree, which stands for all that came before. Texts that are only alike may count as one
+state: in the order of trees and places each joins the first state whose first text is alike, so
+that order matters there. Anchors are names: alike is not the same.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -52,9 +54,11 @@ def episodes(arrays: GroupArrays, gamma: float, alike: float = 1.0) -> Episodes:
     """
     leaf_R, step_R = arrays.rows
     acted_R = arrays.trained_S[step_R] > 0
+    earned_S = _earned(arrays)
     reward_R = np.nan_to_num(arrays.reward_S)[step_R]
     last_R = arrays.step_L[leaf_R] == step_R
-    reward_R = np.where(last_R, arrays.rewards_L[leaf_R], reward_R)
+    rest_L = _without(arrays.rewards_L, arrays.along(earned_S))
+    reward_R = np.where(last_R, rest_L[leaf_R], reward_R) + earned_S[step_R]
     score_L = np.asarray(np.bincount(leaf_R, reward_R, len(arrays.rewards_L)), np.float64)
     return_R = _returns(arrays, leaf_R, acted_R, reward_R, gamma)
     state_R = _states(arrays, alike)[step_R]
@@ -66,6 +70,24 @@ def episodes(arrays: GroupArrays, gamma: float, alike: float = 1.0) -> Episodes:
         score_R=score_L[leaf_R[kept]],
         state_R=state_R[kept],
     )
+
+
+def _earned(arrays: GroupArrays) -> Floats:
+    """Return what the answers in each step earned, a part of its paths' rewards."""
+    earned_G = [view.facts.earned for view in arrays.group.trees]
+    return np.array(
+        [
+            sum(earned_G[tree].get(node.segment.id, 0.0) for node in step.nodes)
+            for tree, step in zip(arrays.tree_S, arrays.steps, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _without(reward_L: Floats, earned_L: Floats) -> Floats:
+    """Return the rewards of leaves without what was earned; 0 where only rounding is left."""
+    rest_L = reward_L - earned_L
+    return np.where(np.abs(rest_L) <= 1e-12 * np.abs(earned_L), 0.0, rest_L)
 
 
 def _returns(
@@ -96,7 +118,8 @@ def _place(arrays: GroupArrays, index: int) -> Hashable:
     above = int(arrays.above_S[index])
     if above < 0 or arrays.above_S[above] < 0:
         return "prompt"
-    return arrays.steps[above].observed or above
+    step = arrays.steps[above]
+    return ("anchor", step.anchor) if step.anchor else step.observed or above
 
 
 def _numbered(keys: list[Hashable], alike: float) -> Ints:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import ClassVar
 
 from banyan.environments.observation import ToolOutcome
 from banyan.plugins import Row
@@ -45,6 +46,7 @@ class Calculator:
 
     name: str = field(default="calculator", init=False)
     version: str = field(default="1", init=False)
+    deterministic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.digits) is not int or not 0 <= self.digits <= _MOST_DIGITS:

@@ -9,31 +9,19 @@ equal answers. Each branch goes on from the variables at its fork.
 import struct
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from banyan.environments.observation import Effect, ToolOutcome
+from banyan.environments.outcomes import TOOL_OUTCOMES, WORDS
 from banyan.plugins import Row, checks
 from banyan.plugins.environment import Answer
-from banyan.programs.run import Limits, Outcome
+from banyan.programs.run import Limits
 from banyan.programs.session import SessionResult, Task
 
 _SEED = struct.Struct("<Q")
 _SILENT = "(no output)"
 _MOST_SECONDS = 60
-_OUTCOMES = {
-    Outcome.DONE: ToolOutcome.OK,
-    Outcome.EXITED: ToolOutcome.FAILED,
-    Outcome.SIGNALLED: ToolOutcome.CRASHED,
-    Outcome.CPU: ToolOutcome.CPU,
-    Outcome.MEMORY: ToolOutcome.MEMORY,
-    Outcome.OUTPUT: ToolOutcome.OUTPUT,
-    Outcome.WAITED: ToolOutcome.WAITED,
-}
-_WORDS = {
-    ToolOutcome.CPU: "error: the time is over",
-    ToolOutcome.MEMORY: "error: the memory is full",
-    ToolOutcome.OUTPUT: "error: too much output",
-    ToolOutcome.CRASHED: "error: the interpreter crashed",
-}
+_WORDS = {**WORDS, ToolOutcome.CRASHED: "error: the interpreter crashed"}
 
 
 @dataclass(frozen=True)
@@ -45,12 +33,13 @@ class Python:
     end: str = "</python>"
     """Mark behind it, with which the action ends."""
     seconds: float = 2.0
-    """Processor time of a call."""
+    """Processor time of a call; in a deterministic run one that uses it up has no answer."""
     memory_mb: int = 32
     """Memory of a session."""
 
     name: str = field(default="python", init=False)
     version: str = field(default="1", init=False)
+    deterministic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("begin", "end"):
@@ -76,7 +65,7 @@ class Python:
         # A wait is not possible, so beyond its processor time only a busy machine keeps it.
         limits = Limits(wall_s=10 * self.seconds, cpu_s=self.seconds, memory_mb=self.memory_mb)
         result = yield Task(code, session or None, limits, seed)
-        outcome = _OUTCOMES[result.outcome]
+        outcome = TOOL_OUTCOMES[result.outcome]
         return Answer(
             _shown(result, outcome),
             _SEED.pack(seed) + (result.state or b""),

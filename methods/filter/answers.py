@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from methods.filter import number
+from methods.filter.seen import seen
 
-_OPEN, _CLOSE = "<answer>", "</answer>"
 _PLAIN = re.compile(
     r"([-+\u2212]?)([0-9]{0,64}(?:\.[0-9]{1,64})?)(?:\s*/\s*([0-9]{1,64}))?", re.ASCII
 )
@@ -23,25 +23,26 @@ def number_of(completion: str, take: str) -> str | None:
 def tag_of(completion: str, take: str) -> str | None:
     """Return the content of the last <answer> tag, simplified."""
     last = tagged(completion)
-    return simplified(last.strip()) or None if last is not None else None
+    return None if last is None else text_of(last, take)
 
 
-def tagged(completion: str) -> str | None:
-    """Return the content of the last closed <answer> tag; None without any.
+def tagged(completion: str, tag: str = "answer") -> str | None:
+    """Return the content of the last closed tag of a kind; None without any.
 
     The search takes linear time: a model may write thousands of tags that never close.
     """
+    opening, closing = f"<{tag}>", f"</{tag}>"
     last, at = None, 0
-    while (start := completion.find(_OPEN, at)) >= 0 and (
-        end := completion.find(_CLOSE, start + len(_OPEN))
+    while (start := completion.find(opening, at)) >= 0 and (
+        end := completion.find(closing, start + len(opening))
     ) >= 0:
-        last, at = completion[start + len(_OPEN) : end], end + len(_CLOSE)
+        last, at = completion[start + len(opening) : end], end + len(closing)
     return last
 
 
 def text_of(completion: str, take: str) -> str | None:
-    """Return the whole completion."""
-    return simplified(completion.strip()) or None
+    """Return the whole completion; None if nothing of it can be seen."""
+    return simplified(completion.strip()) if seen(completion) else None
 
 
 def simplified(text: str) -> str:

@@ -1,8 +1,9 @@
 """choice: 1 if the final answer claims the row's option and no other, else 0.
 
-The text is what follows the last </think>, and of that the content of the last <answer> tag if it
-has one. Its final answer is what follows the last "answer is", "answer:" or "answer =" (or
-"option", "choice") in the line; without such words, the last line that is not blank.
+The text is what follows the last </think>, of that the content of the last <answer> tag if it has
+one, and of that the last 65,536 characters. Its final answer is what follows the last "answer is",
+"answer:" or "answer =" (or "option", "choice") in the line; without such words, the last line that
+is not blank.
 
 It claims an option if it is nothing but the option's letter, the letter and then the option's text,
 or the text: "B", "(b)", "B)", "**B**", "option B.", "\\boxed{B}", "B) Paris", "Paris". Letters are
@@ -33,6 +34,7 @@ _LEADS = re.compile(  # the words before those, which belong to no claim
 )
 _LONGEST_LEADS = 48
 _LONGEST_LINE = 4096  # characters; a longer one is no claim, and comparing it costs time
+_LONGEST_TEXT = 65_536  # characters; looking for the words takes 0.1 us each
 _MOST_LINES = 64  # options, and lines of a final answer before and after
 _LETTER = re.compile(
     r"[*_`\"'$(\[{\s]*+(?:(?:the|option|choice|answer|letter)\s++){0,2}[*_`\"'$(\[{\s]*+"
@@ -55,7 +57,7 @@ class Choice:
     or digits to texts. Empty if rows have none: then only a letter from A to Z is a claim."""
 
     name: str = field(default="choice", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def __post_init__(self) -> None:
         for name in ("answer", "options"):
@@ -90,7 +92,7 @@ def claims(completion: str, options: Mapping[str, str]) -> set[str]:
     """
     text = completion.rpartition("</think>")[2]
     inside = tagged(text)
-    lines = list(_lines(text if inside is None else inside))
+    lines = list(_lines((text if inside is None else inside)[-_LONGEST_TEXT:]))
     kind = any(said for said, _ in lines)
     last = max((at for at, (said, _) in enumerate(lines) if said is kind), default=0)
     letters = _claimed((line for _, line in lines[last : last + 1]), options)

@@ -1,7 +1,8 @@
 """code: a program that passes the tests of its row, run in a jail.
 
 The jail gets the program and a test's input alone; results are compared here, with what the row
-expects. So no program can learn or forge what is expected of it.
+expects. So no program can learn or forge what is expected of it. A test that the program ends by
+its own doing fails; the cause is a part with the number of such tests.
 """
 
 import json
@@ -46,7 +47,7 @@ class Code:
     """Relative and absolute tolerance of numbers with a fraction in results."""
 
     name: str = field(default="code", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def __post_init__(self) -> None:
         checks.whole(self, ("memory_mb",), 8, 1 << 16)
@@ -73,7 +74,7 @@ class Code:
                 return Unscorable(f"INFRASTRUCTURE: a program's run ended {result.outcome}")
             passed.append(result.outcome is Outcome.DONE and test.holds(result, self.tolerance))
             if result.outcome is not Outcome.DONE:
-                causes[f"ended_{result.outcome.lower()}"] += 1
+                causes[result.outcome.part] += 1
             if not passed[-1] and not self.partial:
                 break
         share = sum(passed) / len(tests)

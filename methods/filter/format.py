@@ -2,11 +2,10 @@
 
 Formula: value = 1 if the shape holds; with `partial`, (whole tags + shape) / (tags + 1)
 
-A tag is whole if it is opened once, closed once after that, and holds text that can be seen; white
-space, control characters and invisible marks are none. The shape holds if all tags are whole, one
-ends before the next begins, and with `strict` only white space stands outside of them. Tags are
-compared exactly, capitals included; other tags are text like any other. So a partial score is 1
-for the shape alone.
+A tag is whole if it is opened once, closed once after that, and holds text that can be seen (the
+rule: methods/filter/seen.py). The shape holds if all tags are whole, one ends before the next
+begins, and with `strict` only white space stands outside of them. Tags are compared exactly,
+capitals included; other tags are text like any other. So a partial score is 1 for the shape alone.
 """
 
 import re
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from banyan.plugins import Row, Scored, checks
+from methods.filter.seen import seen
 
 _MOST_TAGS = 32  # each has a part of its score
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
@@ -33,7 +33,7 @@ class Format:
     """True if the prompt ends with the opening of the first tag, as some chat templates do."""
 
     name: str = field(default="format", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def __post_init__(self) -> None:
         for name in ("strict", "partial", "opened"):
@@ -56,7 +56,7 @@ class Format:
         text = f"<{self.tags[0]}>{completion}" if self.opened else completion
         opened, closed = self._marks(text)
         spans = {tag: _span(opened[tag], closed[tag]) for tag in self.tags}
-        whole = [span is not None and _seen(text[slice(*span)]) for span in spans.values()]
+        whole = [span is not None and seen(text[slice(*span)]) for span in spans.values()]
         shape = all(whole) and self._holds(text, [span for span in spans.values() if span])
         value = (sum(whole) + shape) / (len(whole) + 1) if self.partial else float(shape)
         parts = {f"tag_{tag}": float(right) for tag, right in zip(self.tags, whole, strict=True)}
@@ -89,8 +89,3 @@ def _span(opened: Sequence[int], closed: Sequence[int]) -> tuple[int, int] | Non
     if len(opened) != 1 or len(closed) != 1 or closed[0] < opened[0]:
         return None
     return opened[0], closed[0]
-
-
-def _seen(text: str) -> bool:
-    """Return whether a text has a character that can be seen."""
-    return any(character.isprintable() and not character.isspace() for character in text)

@@ -55,16 +55,16 @@ class JsonSchema:
                 f"schema_field {self.schema_field!r}"
             )
         if self.schema:
-            _validator(self.schema)
+            validator_of(self.schema)
 
     def warm(self, row: Row) -> None:
         """Import the package, so that forks share it. A row's own schema is compiled in a fork."""
-        _validator({})
+        validator_of({})
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """Return 1 or 0, with a part for each condition; UNSCORABLE for a bad row or schema."""
         try:
-            validator = _validator(self._schema(row))
+            validator = validator_of(self._schema(row))
             if self.equals and self.equals not in row:
                 raise ValueError(f"the row has no field {self.equals!r}")
         except ValueError as error:
@@ -108,7 +108,7 @@ def _version() -> str:
         ) from None
 
 
-def _validator(schema: Mapping[str, Any]) -> Any:
+def validator_of(schema: Mapping[str, Any]) -> Any:
     """Return a validator that fetches nothing. Raises ValueError for a schema that is none."""
     import jsonschema
     from jsonschema_specifications import REGISTRY  # the drafts' own schemas

@@ -5,7 +5,8 @@ Formula: value = max(0, 1 - excess / buffer); excess = max(0, least - n, n - mos
     value - 1
 Left out: tokens as the unit, which the estimator `dapo` counts
 
-Without a buffer every excess is worth 0. A completion of white space alone earns nothing. With
+Without a buffer every excess is worth 0. A completion without anything that can be seen earns
+nothing. With
 `penalty` the value lies in -1..0, to be added to the score of another filter. DAPO's buffer ends at
 its longest length, and this one begins at `most`: most + buffer is its L_max.
 """
@@ -13,6 +14,7 @@ its longest length, and this one begins at `most`: most + buffer is its L_max.
 from dataclasses import dataclass, field
 
 from banyan.plugins import Row, Scored, checks
+from methods.filter.seen import seen
 
 _MOST = 2**53  # counts up to here are exact as floats
 _UNITS = ("characters", "words")
@@ -34,7 +36,7 @@ class Length:
     """True if the value is 0 within the bounds and falls to -1, instead of 1 and 0."""
 
     name: str = field(default="length", init=False)
-    version: str = field(default="2", init=False)
+    version: str = field(default="3", init=False)
 
     def __post_init__(self) -> None:
         checks.whole(self, ("most", "least", "buffer"), 0, _MOST)
@@ -51,6 +53,6 @@ class Length:
         length = len(completion if self.unit == "characters" else completion.split())
         excess = max(0, self.least - length, length - self.most)
         value = max(0.0, 1 - excess / self.buffer) if self.buffer else float(not excess)
-        if not self.penalty and not completion.strip():
+        if not self.penalty and not seen(completion):
             value = 0.0  # saying nothing would be the cheapest way to a reward
         return Scored(value - self.penalty, {self.unit: float(length)})

@@ -33,7 +33,7 @@ class Majority:
     `number`."""
 
     name: str = field(default="majority", init=False)
-    version: str = field(default="2", init=False)
+    version: str = field(default="3", init=False)
 
     def __post_init__(self) -> None:
         if self.extract not in EXTRACTORS:

@@ -3,7 +3,8 @@
 Exactly one: a completion that lists many numbers must not be right by luck, and one that goes on
 after its answer is wrong. A number is an optional sign, digits (thousands may be parted by commas)
 and an optional fraction; exponents are not read, so "1e3" is two numbers. A sign counts only if no
-word or number stands before it: "3-4" is 3 and 4.
+word or number stands before it: "3-4" is 3 and 4. The same holds for a point before the first
+digit: ".5" is a half, and "is.5" is 5.
 """
 
 import re
@@ -12,10 +13,11 @@ from decimal import Decimal, InvalidOperation
 
 from banyan.plugins import Row, Scored, Unscorable, checks
 
-_NUMBER = re.compile(
-    r"(?:(?<![\w.)\]])[-+\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?",
-    re.ASCII,
-)
+# It begins with a digit, so that the search passes over other text fast; what stands before that is
+# looked at afterwards.
+_NUMBER = re.compile(r"[0-9](?:[0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]*)(?:\.[0-9]+)?")
+_MINUS = "-\u2212\ufe63\uff0d"
+_WORD = re.compile(r"[\w.)\]]", re.ASCII)
 _LONGEST = 64  # digits; longer numbers are no answer, and converting them costs time
 
 
@@ -31,7 +33,7 @@ class Number:
     """Number that counts: the completion's only one (several are wrong), or its last."""
 
     name: str = field(default="number", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def score(self, completion: str, row: Row) -> Scored | Unscorable:
         """Return 1 or 0; UNSCORABLE if the row holds no number to compare with."""
@@ -49,10 +51,27 @@ class Number:
 
 def given(completion: str, take: str) -> Decimal | None:
     """Return the number that a completion gives as its answer; None without any."""
-    numbers = _NUMBER.findall(completion)
-    if not numbers or (take == "only" and len(numbers) > 1) or len(numbers[-1]) > _LONGEST:
+    last = None
+    for number in _NUMBER.finditer(completion):
+        if last is not None and take == "only":
+            return None
+        last = number
+    if last is None or len(last[0]) > _LONGEST:
         return None
-    return _decimal(numbers[-1].replace("\u2212", "-").replace(",", ""))
+    return _decimal(_before(completion, last.start()) + last[0].replace(",", ""))
+
+
+def _before(text: str, start: int) -> str:
+    """Return what belongs to a number before its first digit: a sign, a point, both or nothing."""
+    is_fraction = text[start - 1 : start] == "." and not _follows_word(text, start - 1)
+    start -= is_fraction
+    sign = text[start - 1 : start]
+    is_negative = sign != "" and sign in _MINUS and not _follows_word(text, start - 1)
+    return "-" * is_negative + "0." * is_fraction
+
+
+def _follows_word(text: str, at: int) -> bool:
+    return at > 0 and _WORD.match(text, at - 1) is not None
 
 
 def _decimal(value: object) -> Decimal | None:

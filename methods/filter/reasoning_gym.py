@@ -5,6 +5,10 @@ whole completion. A scorer that raises on an answer marks it as malformed: 0, wi
 `raised`. An answer that a scorer would evaluate as code is read as a literal or as arithmetic
 first; more than that is 0, with the part `refused`. Four scorers accept wrong constants and are
 repaired here, or in `expressions`.
+
+Two rules of the library pay for wrong answers, and count as 0 here: less than 0.1, which many
+generators give to any text, and the share of an answer that is the right one as a part of it, which
+pays for all answers in a row.
 """
 
 import importlib.metadata
@@ -16,10 +20,14 @@ from fractions import Fraction
 from typing import Any
 
 from banyan.plugins import Row, Scored, Unscorable
+from methods.filter.answers import tagged
 from methods.filter.expressions import READ, Refused
+from methods.filter.seen import seen
 
 _FIELDS = ("dataset", "question", "answer", "metadata")
 _TUPLES = ("arc_agi", "rearc")  # generators that compare grids as tuples, which JSON made lists
+_LONGEST = 65_536  # characters of an answer; some of the library's parsers take seconds for more
+_LEAST = 0.1  # that a part of a right answer is worth; less is given to any text
 _made: dict[str, Any] = {}
 
 
@@ -32,7 +40,7 @@ class ReasoningGym:
 
     name: str = field(default="reasoning-gym", init=False)
     version: str = field(
-        default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+2", init=False
+        default_factory=lambda: f"{importlib.metadata.version('reasoning-gym')}+3", init=False
     )
 
     def warm(self, row: Row) -> None:
@@ -47,12 +55,14 @@ class ReasoningGym:
             return Unscorable(
                 f"EXCEPTION: the row has no field {missing[0]!r}; is it from a reasoning-gym task?"
             )
-        from reasoning_gym.utils import extract_answer
-
-        answer = extract_answer(completion, self.tag) or completion.strip()
+        answer = (tagged(completion, self.tag) or "").strip() or completion.strip()
+        if not seen(answer):
+            return Scored(0.0)
+        if len(answer) > _LONGEST:
+            return Scored(0.0, {"refused": 1.0})
         dataset = _dataset(row)
         try:
-            value = _scored(dataset, answer, row)
+            value = _earned(_scored(dataset, answer, row), answer, row)
         except Refused:
             return Scored(0.0, {"refused": 1.0})
         except MemoryError:
@@ -91,6 +101,15 @@ def _scored(dataset: Any, answer: str, row: Row) -> float:
     metadata = _tuples(row["metadata"]) if row["dataset"] in _TUPLES else row["metadata"]
     entry = {"question": row["question"], "answer": row["answer"], "metadata": metadata}
     return float(dataset.score_answer(answer, entry))
+
+
+def _earned(value: float, answer: str, row: Row) -> float:
+    """Return the value, or 0 for one that the library gives to wrong answers."""
+    right = str(row["answer"])
+    is_contained = right.casefold() in answer.casefold() and math.isclose(
+        value, len(right) / len(answer)
+    )
+    return 0.0 if value < _LEAST or (is_contained and value < 1) else value
 
 
 def _close(answer: str, row: Row) -> bool:

@@ -1,13 +1,14 @@
 """regex: 1 if the completion matches a regular expression, else 0.
 
-A completion of white space alone earns nothing, even where the pattern matches it. Scored in a
-child process: a pattern may never end on some text.
+A completion without anything that can be seen earns nothing, even where the pattern matches it.
+Scored in a child process: a pattern may never end on some text.
 """
 
 import re
 from dataclasses import dataclass, field
 
 from banyan.plugins import Row, Scored, Unscorable
+from methods.filter.seen import seen
 
 
 @dataclass(slots=True)
@@ -21,7 +22,7 @@ class Regex:
     """Field of the row that the first group must equal as text; empty if the match alone counts."""
 
     name: str = field(default="regex", init=False)
-    version: str = field(default="2", init=False)
+    version: str = field(default="3", init=False)
 
     def __post_init__(self) -> None:
         try:
@@ -39,7 +40,7 @@ class Regex:
         """Return 1 or 0; UNSCORABLE if the row lacks the field to compare with."""
         if self.equals and self.equals not in row:
             return Unscorable(f"EXCEPTION: the row has no field {self.equals!r}")
-        match = re.search(self.pattern, completion, re.DOTALL) if completion.strip() else None
+        match = re.search(self.pattern, completion, re.DOTALL) if seen(completion) else None
         if match is None:
             return Scored(0.0)
         return Scored(float(not self.equals or match.group(1) == str(row[self.equals])))

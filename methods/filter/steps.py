@@ -27,7 +27,7 @@ class Steps:
     """Separator of steps."""
 
     name: str = field(default="steps", init=False)
-    version: str = field(default="1", init=False)
+    version: str = field(default="2", init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.delimiter, str) or not self.delimiter:

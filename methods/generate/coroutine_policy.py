@@ -34,19 +34,25 @@ Place = tuple[bytes, int]  # a segment, and the number of its tokens before the 
 _ROOM = "room"
 
 
-class Slot(Generic[T]):
-    """Value that may be missing, and the processes that await it."""
+class Unanswered(Exception):
+    """An action that gets no answer: its path has ended, as a leaf without a score."""
 
-    __slots__ = ("there", "value", "waiting")
+
+class Slot(Generic[T]):
+    """Value that may be missing, or never come, and the processes that await it."""
+
+    __slots__ = ("lost", "there", "value", "waiting")
 
     def __init__(self) -> None:
-        self.there = False
+        self.there = self.lost = False
         self.value: T
         self.waiting: list[_Process] = []
 
     def __await__(self) -> "Generator[Slot[T], None, T]":
         if not self.there:
             yield self
+        if self.lost:
+            raise Unanswered
         return self.value
 
 
@@ -131,12 +137,21 @@ class Growth:
         return Run(tuple(pieces))
 
     def act(self, run: Run) -> Slot[Segment]:
-        """Return the environment's answer to a run that ended with an action."""
+        """Return the environment's answer to a run that ended with an action.
+
+        Awaiting it raises Unanswered if none will come: the path is a leaf then, and the process
+        that lets the error pass is over.
+        """
         branch = Branch(run.last.id, len(run.last), 0)
         segment = self.view.tree.at(branch.parent, branch.fork, branch.ordinal)
-        if segment is None and branch not in self._awaited:
-            self._calls.append(branch)
-        return self._slot(branch, segment is not None, segment)
+        is_new = segment is None and branch not in self._awaited
+        slot = self._slot(branch, segment is not None, segment)
+        if is_new:
+            if run.leaf in self.view.leaves:
+                self._lose(run.leaf)
+            else:
+                self._calls.append(branch)
+        return slot
 
     async def leg(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
         """Sample a branch behind `start` policy tokens to its end, or to its next action."""
@@ -154,7 +169,8 @@ class Growth:
     async def path(self, branch: Branch, start: int = 0, signals: Wanted = NO_SIGNALS) -> Run:
         """Sample a branch behind `start` policy tokens to its path's end, which is a leaf.
 
-        Actions on the way are answered; the run holds what the policy said.
+        Actions on the way are answered; the run holds what the policy said. An action that gets no
+        answer ends the path.
         """
         pieces: tuple[Segment, ...] = ()
         while True:
@@ -163,7 +179,10 @@ class Growth:
             if run.last.finish is not Finish.TOOL_CALL:
                 self.end(run)
                 return Run(pieces)
-            answer = await self.act(run)
+            try:
+                answer = await self.act(run)
+            except Unanswered:
+                return Run(pieces)
             if self.ended_by(answer):
                 return Run(pieces)
             branch = Branch(answer.id, len(answer), 0)
@@ -174,6 +193,8 @@ class Growth:
         """Return the new requests and marks, given news that the view already holds."""
         for segment in news.segments:
             self._fill(Branch(segment.parent, segment.fork, segment.ordinal), segment)
+        for leaf in news.unanswered:
+            self._lose(leaf)
         for leaf in news.scored:
             self._fill(leaf, self.view.rewards[leaf])
         self._expansions += [self._asked[branch] for branch in news.gone if branch in self._asked]
@@ -207,6 +228,14 @@ class Growth:
         if slot is not None:
             self._give(slot, value)
 
+    def _lose(self, leaf: Leaf) -> None:
+        """Mark the end of an action that gets no answer, and let who awaits it know."""
+        self.mark(leaf, "unanswered")
+        slot = self._awaited.pop(Branch(leaf.segment, leaf.end, 0), None)
+        if slot is not None:
+            slot.lost = True
+            self._give(slot, None)
+
     def _give(self, slot: Slot[Any], value: Any) -> None:
         slot.there, slot.value = True, value
         self._ready += slot.waiting
@@ -225,6 +254,9 @@ class Growth:
             awaited = process.send(None)
         except StopIteration as end:
             self._give(result, end.value)
+        except Unanswered:
+            result.lost = True
+            self._give(result, None)
         else:
             awaited.waiting.append((process, result))
 

@@ -5,7 +5,7 @@ Left out: the choice of nodes at random over rounds, which `tree-grpo` makes; he
 
 `width` paths begin at the prompt. Behind each of its first `depth` answers a path goes on as
 `branches` paths, which share all before it: the prompt, the actions, and what the tools said. A
-path whose answer ends the episode does not fork.
+path whose answer ends the episode does not fork, nor does one that changed something outside.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,8 @@ class TurnForks(Growing):
         answer = await growth.act(run)
         if growth.ended_by(answer):
             return
-        for ordinal in range(self.branches):
+        branches = self.branches if growth.view.tree.forks_at(answer.id) else 1
+        for ordinal in range(branches):
             onward = Branch(answer.id, len(answer), ordinal)
             growth.start(self._path(growth, onward, spent + len(run), answers + 1))
 

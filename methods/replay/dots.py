@@ -19,13 +19,11 @@ from methods.replay.recent import drawn
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Groups whose rewards differ.
-
-    nearest: groups that are drawn from, those whose mean reward is nearest to the middle of the
-        buffer's range; 0 for all whose rewards differ
-    """
+    """Groups whose rewards differ."""
 
     nearest: int = 0
+    """Groups that are drawn from, those whose mean reward is nearest to the middle of the buffer's
+    range; 0 for all whose rewards differ."""
 
     def __post_init__(self) -> None:
         whole(self, ["nearest"], 0)

@@ -56,7 +56,16 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         admission = Admission(
             store, settings.state, settings.join_nats, lambda run_id: assignments.queue(bus, run_id)
         )
-        proxy = Proxy(tokens, admission, store, upstream=channel, secret=settings.secret)
+        verifier = rpc.channel(settings.verifier, secret=settings.secret)
+        stack.push_async_callback(verifier.close, None)
+        proxy = Proxy(
+            tokens,
+            admission,
+            store,
+            upstream=channel,
+            verifier=verifier,
+            secret=settings.secret,
+        )
         join = await _serve_join(settings, proxy, stack)
         gateway = Gateway(store, drivers, tokens, admission, join=join, state=settings.state)
         server = await rpc.serve(

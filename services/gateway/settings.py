@@ -11,6 +11,8 @@ class Settings(Shared):
 
     listen: str = "127.0.0.1:7100"
     """host:port of the plain port, for users on this host or in this cluster."""
+    verifier: str = "127.0.0.1:7102"
+    """host:port of the verifier, which answers the actions of joined nodes."""
     join_listen: str = ""
     """host:port of the TLS port for joining nodes; empty for none."""
     join_address: str = ""

@@ -115,14 +115,18 @@ async def _node(
         weights=weights,
         triggers=subscriptions.policy_events(bus, own.run),
         closings=subscriptions.closed_events(bus, own.run) if hears_closings else None,
-        environments=_environments(own, recipe),
+        environments=_environments(own, recipe, channel),
     )
 
 
-def _environments(own: Settings, recipe: Recipe) -> GrpcEnvironments | None:
-    """Return the way to the verifier; a joined node has none."""
-    if recipe.environment is None or own.joined:
+def _environments(
+    own: Settings, recipe: Recipe, channel: grpc.aio.Channel
+) -> GrpcEnvironments | None:
+    """Return the way to the verifier, which for a joined node leads through the gateway."""
+    if recipe.environment is None:
         return None
+    if own.joined:
+        return GrpcEnvironments(channel)
     return GrpcEnvironments(rpc.channel(own.verifier, secret=own.secret))
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from google.protobuf.message import Message
 
+from banyan.environments.endings import Ending
 from banyan.v1 import runstore_service_pb2, tree_pb2
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.policy_selection import Published
@@ -20,11 +21,11 @@ class Environments(Protocol):
 
     async def act(
         self, tree_id: bytes, epoch: int, action: bytes, *, call: str, deadline_s: float
-    ) -> ToolAnswer:
+    ) -> ToolAnswer | Ending:
         """Return the answer to an action; the same action has the same answer.
 
-        Raise Refused if the claim is over or the state cannot be made again, TemporaryError if it
-        should be asked again.
+        It is an ending if the action gets none. Raise Refused if the claim is over, TemporaryError
+        if it should be asked again.
         """
         ...
 

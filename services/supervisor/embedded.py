@@ -7,6 +7,7 @@ from pathlib import Path
 from banyan.errors import InvalidInput
 from services.gateway.join import nats_accounts, tls
 from services.supervisor import logs
+from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
 from services.supervisor.state import HOST, StateFolder, can_listen
@@ -21,6 +22,7 @@ async def embedded(
     join_listen: str = "",
     extra: Mapping[str, str] | None = None,
     patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a system on `path` until the block is left.
 
@@ -40,7 +42,7 @@ async def embedded(
         async def broker() -> Child:
             return fleet.nats(config)
 
-        supervisor = Supervisor(fleet, broker, patience=patience)
+        supervisor = Supervisor(fleet, broker, backoff, patience)
         try:
             async with logs.kept_small(state.path / "logs"):
                 await supervisor.start()

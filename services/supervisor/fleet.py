@@ -66,6 +66,7 @@ class ProcessCommands:
         if service == "gateway" and self.join_listen:
             env["BANYAN_JOIN_LISTEN"] = self.join_listen
             env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"
+            env["BANYAN_VERIFIER"] = self.state.address("verifier")
         return self._python(service, service, env, address)
 
     def worker(

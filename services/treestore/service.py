@@ -16,6 +16,7 @@ from services.chassis.process.process import first_of
 from services.chassis.rpc import rpc
 from services.treestore.api.run_service import RunStoreService
 from services.treestore.api.tree_service import TreeStoreService
+from services.treestore.lifecycle import effects
 from services.treestore.loops import deadlines
 from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.loops.ingester import Ingester
@@ -52,7 +53,7 @@ async def _serve(settings: Settings) -> None:
 async def running(
     settings: Settings,
 ) -> AsyncIterator[tuple[rpc.RpcServer, "asyncio.Future[None] | None"]]:
-    """Yield the server of a store, and its loops unless it only reads."""
+    """Yield the server of a store, and its loops unless it only reads or is offline."""
     if settings.rebuild:
         log.warning(
             "BANYAN_REBUILD: claims that this store never issued are taken from the log;"
@@ -63,7 +64,9 @@ async def running(
     )
     try:
         context = Context(database, settings, await _clock(database))
-        if settings.read_only:
+        if settings.rebuild and not settings.read_only:
+            await database.write(lambda c: effects.doubt(c, context.now()))
+        if settings.read_only or settings.offline:
             async with _serving(context) as server:
                 yield server, None
         else:

@@ -8,8 +8,15 @@ from services.chassis.process import process
 from services.chassis.process import settings as settings_reader
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness
+from services.verifier.assembled import scoring_of
 from services.verifier.consumer import LeafConsumer
 from services.verifier.environments.actions import Actions
+from services.verifier.environments.hosts import Hosts
+from services.verifier.environments.opened.environments import OpenedEnvironments
+from services.verifier.environments.opened.opening import Opening
+from services.verifier.environments.opened.runs import GrpcRuns
+from services.verifier.environments.runner import Runner
+from services.verifier.environments.stepping import Stepper
 from services.verifier.groups import GroupConsumer, GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.jail.chosen import ChosenJail
@@ -17,7 +24,6 @@ from services.verifier.jail.chosen_sessions import ChosenSessions
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.confinement import kernel
 from services.verifier.sandbox.pool import Pool
-from services.verifier.scoring import Scoring
 from services.verifier.server import NAME, VerifierServer, adder
 from services.verifier.settings import Settings
 from services.verifier.store import GrpcStore
@@ -30,17 +36,20 @@ async def run(stop: asyncio.Event) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     pool = Pool(settings.limits, width=settings.children, lanes=settings.scorers)
     jail = ChosenJail(settings.state, sandbox=settings.sandbox, width=settings.programs)
-    scoring = Scoring(pool, jail, settings.programs)
+    scoring = scoring_of(settings, pool, jail)
     bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
     channel = rpc.channel(settings.store, secret=settings.secret)
     store = GrpcStore(channel)
     key = receipts.key_of(settings.secret)
     sessions = ChosenSessions(settings.state, key, width=settings.programs)
-    actions = Actions(store, key, sessions)
+    hosts = Hosts(pool)
+    actions = Actions(store, key, sessions, hosts)
+    runner = Runner(sessions, hosts)
+    opened = OpenedEnvironments(Opening(GrpcRuns(channel), runner), Stepper(runner))
     liveness = Liveness()
     server = await rpc.serve(
         settings.listen,
-        [adder(VerifierServer(scoring, settings.concurrency, actions))],
+        [adder(VerifierServer(scoring, settings.concurrency, actions, opened))],
         [NAME],
         secret=settings.secret,
         secret_file=settings.secret_file,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from banyan.errors import BanyanError, InvalidInput, PermanentError
-from banyan.reasons import Reason
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
@@ -29,6 +28,7 @@ from services.verifier.worker_loop import (
 log = logging.getLogger(__name__)
 
 _READ_S = 2.0  # that the store may wait for leaves that it is about to ingest
+_MOST_READ = 64  # leaves
 _FETCH = 64
 _DIGEST_BYTES = 32
 
@@ -42,10 +42,12 @@ class _Answer:
 
     transcripts: those that it has.
     refused: why it refuses a leaf for good.
+    unread: leaves at the end that it says nothing about.
     """
 
     transcripts: dict[Key, Transcript] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    unread: int = 0
 
     def add(self, other: "_Answer") -> None:
         self.transcripts |= other.transcripts
@@ -79,6 +81,7 @@ class LeafConsumer(WorkerLoop[Leaves]):
         )
         super().__init__(bus, "leaves", intake)
         self._store, self._handler = store, handler
+        self._together = _MOST_READ  # leaves of a read
 
     def decode(self, delivery: Delivery) -> Job[Leaves]:
         """Return the leaves of a message. Raise InvalidInput if it is malformed."""
@@ -96,42 +99,39 @@ class LeafConsumer(WorkerLoop[Leaves]):
     async def process(self, jobs: Sequence[Job[Leaves]]) -> None:
         """Read the leaves of all jobs at once, then score and answer message by message."""
         try:
-            answer = await self._read([leaf for job in jobs for leaf in job.content])
+            answer = await self._read_all([leaf for job in jobs for leaf in job.content])
         except BanyanError as error:
             log.warning("cannot read the leaves of %d messages: %s", len(jobs), error)
             for job in jobs:
                 await retry_later(job.delivery)
             return
-        await asyncio.gather(*(self._process_safely(job, answer) for job in jobs))
+        await asyncio.gather(*(self.safely(self._process_one(job, answer), [job]) for job in jobs))
 
-    async def _process_safely(self, job: Job[Leaves], answer: _Answer) -> None:
-        """Process a message; what fails unforeseen comes again by itself, without its batch."""
-        try:
-            await self._process_one(job, answer)
-        except Exception as error:  # a mistake in the program: others of the batch are scored on
-            log_retry(job.label, error)
-            await retry_later(job.delivery)
+    async def _read_all(self, leaves: Leaves) -> _Answer:
+        """Read transcripts; the next answers are asked for fewer leaves where texts are long."""
+        answer, start = _Answer(), 0
+        while start < len(leaves):
+            part = leaves[start : start + self._together]
+            found = await self._read(part)
+            answered = len(part) - found.unread
+            start += answered
+            self._together = answered if found.unread else min(_MOST_READ, 2 * self._together)
+            answer.add(found)
+        return answer
 
     async def _read(self, leaves: Leaves) -> _Answer:
-        """Read transcripts; split the request where the store refuses it as a whole."""
+        """Read transcripts; one by one where the store refuses the request as a whole."""
         try:
-            transcripts = await self._store.read_leaves(leaves, _READ_S)
+            transcripts, unread = await self._store.read_leaves(leaves, _READ_S)
         except PermanentError as error:
             if len(leaves) == 1:
                 return _Answer(refused={_key(leaves[0]): str(error)})
-            parts = [[leaf] for leaf in leaves]  # one of them is to blame
-        except BanyanError as error:
-            if error.reason != Reason.RESOURCE_EXHAUSTED or len(leaves) == 1:
-                raise
-            middle = len(leaves) // 2  # the texts are larger than an answer may be
-            parts = [list(leaves[:middle]), list(leaves[middle:])]
         else:
-            return _Answer(
-                transcripts={_key_of(transcript): transcript for transcript in transcripts}
-            )
+            found = {_key_of(transcript): transcript for transcript in transcripts}
+            return _Answer(transcripts=found, unread=unread)
         answer = _Answer()
-        for part in parts:
-            answer.add(await self._read(part))
+        for leaf in leaves:  # one of them is to blame
+            answer.add(await self._read([leaf]))
         return answer
 
     async def _process_one(self, job: Job[Leaves], answer: _Answer) -> None:
@@ -182,7 +182,8 @@ class LeafConsumer(WorkerLoop[Leaves]):
         if standing is None or not (standing.over or standing.claim_epoch > leaf.claim_epoch):
             return False
         # The leaf may have been stored since the first read, before the next claim.
-        if await self._store.read_leaves([leaf], 0.0):
+        transcripts, _ = await self._store.read_leaves([leaf], 0.0)
+        if transcripts:
             return False
         log.info("leaf %s will never be stored: its claim is old", _short(leaf.leaf.segment))
         return True

@@ -18,7 +18,7 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.process import telemetry
 from services.verifier.ports import Publisher, Store, Transcript
-from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.lane import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.score_events import leaf_scored, message_id
 from services.verifier.scoring import Scoring, exception_verdict
@@ -147,7 +147,10 @@ class GroupHandler:
                     f"the stored recipe of run {run_id} has no scorer {name!r}, or is not one"
                 )
             texts, row = [leaf.completion for leaf in leaves], row_of(leaves[0])
-            return await self._scoring.score_group(specs[name], texts, row, run_id=run_id)
+            turns = [leaf.turns for leaf in leaves]
+            return await self._scoring.score_group(
+                specs[name], texts, row, run_id=run_id, turns=turns
+            )
         except InvalidInput as error:
             return [exception_verdict(error)] * len(leaves)
 

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from banyan.errors import InvalidInput
 from banyan.plugins import Scored
 from services.chassis.process import telemetry
+from services.verifier.breath import Breath
 from services.verifier.ports import Publisher, Store, Transcript
-from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.lane import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.score_events import leaf_scored, message_id
 from services.verifier.scoring import Scoring, exception_verdict
 from services.verifier.store import row_of
+
+_CHARACTERS = 1 << 16  # that take about a millisecond to digest, to write, and to send
 
 
 class LeafHandler:
@@ -23,9 +26,11 @@ class LeafHandler:
     ) -> None:
         self._store, self._publisher, self._scoring = store, publisher, scoring
         self._verifier_id = verifier_id
+        self._breath = Breath()
 
     async def score(self, transcript: Transcript) -> None:
         """Score a leaf; return once the broker has acknowledged every score of it."""
+        await self._breath.take(1 + len(transcript.completion) // _CHARACTERS)
         try:
             specs = await self._store.scorers(transcript.run_id)
         except InvalidInput as error:
@@ -65,7 +70,9 @@ class LeafHandler:
             row = row_of(transcript)
         except InvalidInput as error:
             return exception_verdict(error)
-        return await self._scoring.score(spec, transcript.completion, row, run_id=transcript.run_id)
+        return await self._scoring.score(
+            spec, transcript.completion, row, run_id=transcript.run_id, turns=transcript.turns
+        )
 
     async def _publish(
         self,

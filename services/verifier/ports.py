@@ -31,8 +31,9 @@ class Store(Protocol):
 
     async def read_leaves(
         self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
-    ) -> list[Transcript]:
-        """Return transcripts of the leaves that the store accepted.
+    ) -> tuple[list[Transcript], int]:
+        """Return transcripts of the leaves that the store accepted, and the number of leaves at the
+        end that one answer has no room for.
 
         Wait for the others until the deadline.
         """

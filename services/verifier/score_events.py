@@ -3,7 +3,7 @@
 from banyan.digest import blake, packed
 from banyan.v1 import events_pb2, tree_pb2
 from services.verifier.ports import Transcript
-from services.verifier.sandbox.pool import Verdict
+from services.verifier.sandbox.lane import Verdict
 from services.verifier.scoring import to_wire
 
 

@@ -1,33 +1,41 @@
-"""The gRPC service of the verifier: scoring on request, and the list of scorers."""
+"""The gRPC service of the verifier: scores and environments on request, and actions of trees."""
 
 import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc.aio
 
 from banyan import registry
-from banyan.errors import BanyanError, NotReady
+from banyan.digest import blake
+from banyan.environments.endings import Ending
+from banyan.errors import BanyanError, InvalidInput
 from banyan.plugins import Unscorable
+from banyan.v1 import tree_pb2, verifier_service_pb2_grpc
 from banyan.v1 import verifier_service_pb2 as pb
-from banyan.v1 import verifier_service_pb2_grpc
-from banyan.wire import receipts
+from banyan.wire import endings, receipts
+from services.chassis.rpc.rpc import NODE_KEY, RUN_KEY
 from services.verifier.environments.actions import Actions
-from services.verifier.sandbox.pool import Verdict
+from services.verifier.environments.asked import Caller
+from services.verifier.environments.opened.environments import OpenedEnvironments
+from services.verifier.sandbox.lane import Verdict
 from services.verifier.sandbox.worker import ScorerSpec
 from services.verifier.scoring import Scoring, to_wire
 
 _LONGEST_S = 60.0  # of a wait for an action
+_MOST_CALL = 1 << 20  # characters of an action; they are held while it is answered
 NAME = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
 
 class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
     """Serves VerifierService."""
 
-    def __init__(self, scoring: Scoring, concurrency: int, actions: Actions) -> None:
-        self._scoring, self._actions = scoring, actions
+    def __init__(
+        self, scoring: Scoring, concurrency: int, actions: Actions, opened: OpenedEnvironments
+    ) -> None:
+        self._scoring, self._actions, self._opened = scoring, actions, opened
         self._concurrency = concurrency
 
     async def Score(
@@ -53,13 +61,21 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
 
     async def Act(self, request: pb.ActRequest, context: Any) -> pb.ActResponse:
         """Answer an action of a tree."""
-        receipt, text = await self._actions.act(
+        if len(request.call) > _MOST_CALL:
+            raise InvalidInput(
+                f"an action has {len(request.call)} characters; at most {_MOST_CALL} are taken"
+            )
+        answer = await self._actions.act(
             request.tree_id,
             request.epoch,
             request.action,
             call=request.call,
             deadline_s=min(request.deadline_ms / 1000, _LONGEST_S),
+            caller=_caller(context),
         )
+        if isinstance(answer, Ending):
+            return pb.ActResponse(ending=endings.to_wire(answer))
+        receipt, text = answer
         return pb.ActResponse(receipt=receipts.to_wire(receipt), text=text)
 
     async def _read(
@@ -112,28 +128,45 @@ class VerifierServer(verifier_service_pb2_grpc.VerifierServiceServicer):
     async def OpenEnvironment(
         self, request: pb.OpenEnvironmentRequest, context: Any
     ) -> pb.OpenEnvironmentResponse:
-        """Raise NotReady: not in this version."""
-        _no_environments()
+        """Open an environment; it is kept by this process."""
+        key, beginning = await self._opened.open(request)
+        opened = beginning.opened
+        return pb.OpenEnvironmentResponse(
+            environment_id=key,
+            about=beginning.about,
+            end=opened.environment.end,
+            state=blake(opened.state),
+        )
 
     async def Step(self, request: pb.StepRequest, context: Any) -> pb.StepResponse:
-        """Raise NotReady: not in this version."""
-        _no_environments()
+        """Act in an open environment."""
+        answer, text = await self._opened.step(request.environment_id, request.action)
+        return pb.StepResponse(
+            observation=text,
+            done=answer.done,
+            reward=answer.reward,
+            outcome=tree_pb2.ToolOutcome.ValueType(answer.outcome),
+            effect=tree_pb2.ToolEffect.ValueType(answer.effect),
+            anchor=answer.anchor,
+            state=blake(answer.state),
+        )
 
     async def Fork(self, request: pb.ForkRequest, context: Any) -> pb.ForkResponse:
-        """Raise NotReady: not in this version."""
-        _no_environments()
+        """Copy an open environment."""
+        return pb.ForkResponse(environment_id=await self._opened.fork(request.environment_id))
 
     async def CloseEnvironment(
         self, request: pb.CloseEnvironmentRequest, context: Any
     ) -> pb.CloseEnvironmentResponse:
-        """Raise NotReady: not in this version."""
-        _no_environments()
+        """Forget an open environment."""
+        self._opened.close(request.environment_id)
+        return pb.CloseEnvironmentResponse()
 
 
-def _no_environments() -> NoReturn:
-    raise NotReady(
-        "the verifier has no environments in this version; score whole completions with Score"
-    )
+def _caller(context: Any) -> Caller:
+    """Return the joined node that the gateway speaks for."""
+    said = {key: str(value) for key, value in context.invocation_metadata() or ()}
+    return Caller(said.get(RUN_KEY, ""), said.get(NODE_KEY, ""))
 
 
 def adder(server: VerifierServer) -> Any:

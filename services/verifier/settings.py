@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from services.chassis.process.settings import Settings as Shared
 from services.verifier.jail.chosen import REQUIRED
+from services.verifier.sandbox.allowed.ceilings import Ceilings
 from services.verifier.sandbox.limits import Limits
 
 
@@ -16,17 +17,26 @@ class Settings(Shared):
     """host:port that the gRPC server binds; port 0 picks a free one."""
     verifier_id: str = "verifier"
     """Name of this process in its scores."""
-    concurrency: int = 32
+    concurrency: int = 128
     """Leaves of a run under way below which more of its messages begin, of up to 64 leaves each. It
-    bounds memory, and the work repeated after a crash. `children` bounds the scores at once."""
+    bounds memory, and the work repeated after a crash. Scores that are ready together travel
+    together, so that each costs broker and store less. `children` bounds the scores at once."""
     score_timeout_s: float = 10.0
-    """Wall-clock time of one score in a child, UNSCORABLE(TIMEOUT) beyond it. Must be less than the
-    store's deadline for a leaf."""
+    """Wall-clock time of one score in a child, up to five times as much where the machine is busy.
+    Beyond it an answer that used half of it as processor time is wrong; one that slept is tried
+    again, then UNSCORABLE(TIMEOUT). Ten times as much must be less than the store's deadline for a
+    leaf."""
     score_memory_mb: int = 1024
     """Memory of one score, in MB, beyond that of its warm child. Functions that load models need
     more."""
+    score_timeout_most_s: float = 120.0
+    """Most that a recipe may ask for with `deadline_s` of a scorer."""
+    score_memory_most_mb: int = 4096
+    """Most that a recipe may ask for with `memory_mb` of a scorer."""
     children: int = 2
     """Child processes per scorer."""
+    children_most: int = 16
+    """Most that a recipe may ask for with `concurrency` of a scorer."""
     scorers: int = 8
     """Scorers that keep warm children at once; the least recently used is evicted."""
     sandbox: str = REQUIRED
@@ -35,13 +45,26 @@ class Settings(Shared):
     programs: int = 2
     """Programs of completions that run at once."""
     sandbox_network: bool = False
-    """Let user functions use the network, for a judge behind an address. No other scorer may."""
+    """Let `judge` and user functions use the network if their recipe says `network: true`."""
+    scorer_secrets: str = ""
+    """Environment variables, separated by commas, that recipes may give to their scorers."""
+    judge_requests: int = 16
+    """Requests to endpoints of judges at once."""
     sandbox_read: str = ""
     """Folders, separated by colons, that scorers may read beside the interpreter and the folder of
     their own module."""
     allow_unconfined_scorers: bool = False
     """Score, for every run, on a machine that cannot confine a score: no Landlock, no seccomp
     filters, or root without another user. A recipe may allow it for its own run."""
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """Bounds of what recipes may ask for a scorer, never below what a scorer has unasked."""
+        return Ceilings(
+            deadline_s=max(self.score_timeout_s, self.score_timeout_most_s),
+            memory_mb=max(self.score_memory_mb, self.score_memory_most_mb),
+            concurrency=max(self.children, self.children_most),
+        )
 
     @property
     def limits(self) -> Limits:
@@ -51,7 +74,13 @@ class Settings(Shared):
             deadline_s=self.score_timeout_s,
             memory_mb=self.score_memory_mb,
             network=self.sandbox_network,
+            secrets=self.secret_names,
             readable=tuple(path for path in self.sandbox_read.split(":") if path),
             withheld=tuple(os.path.abspath(path) for path in private if path),
             unconfined=self.allow_unconfined_scorers,
         )
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """Names of the environment variables that recipes may give to their scorers."""
+        return tuple(name.strip() for name in self.scorer_secrets.split(",") if name.strip())

@@ -1,12 +1,13 @@
 """The treestore over gRPC. Recipes are cached: they never change during a run."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.recipe import Filter, Recipe
 from banyan.recipe_loader import group_scorers
 from banyan.v1 import (
     events_pb2,
@@ -17,11 +18,17 @@ from banyan.v1 import (
     treestore_service_pb2_grpc,
 )
 from services.chassis.rpc import rpc
+from services.verifier.environments.action_reads import ActionReads
+from services.verifier.environments.asked import Caller
 from services.verifier.ports import Group, Transcript, TreeStanding
 from services.verifier.sandbox.worker import ScorerSpec
 
 _OVER = (tree_pb2.TREE_STATE_CLOSED, tree_pb2.TREE_STATE_CONSUMED, tree_pb2.TREE_STATE_DROPPED)
 _CALL_S = 10.0
+# For the leave to act outside. One that comes too late is none, and nobody gets another: a store
+# that stands still for a while must not cost the path.
+_LEAVE_S = 30.0
+_PATIENCE_S = 30.0  # in which an answer that cannot be had again is offered to the store
 _MAX_RUNS = 256  # recipes in the cache
 
 
@@ -31,12 +38,16 @@ class GrpcStore:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._trees = treestore_service_pb2_grpc.TreeStoreServiceStub(channel)
         self._runs = runstore_service_pb2_grpc.RunStoreServiceStub(channel)
+        self._actions = ActionReads(self._trees)
         self._specs: dict[str, Mapping[str, ScorerSpec]] = {}
+        self._reading: dict[str, asyncio.Task[Mapping[str, ScorerSpec]]] = {}
 
     async def read_leaves(
         self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
-    ) -> list[Transcript]:
-        """Return transcripts of the leaves that the store accepted."""
+    ) -> tuple[list[Transcript], int]:
+        """Return transcripts of the leaves that the store accepted, and the number of leaves at the
+        end that one answer has no room for.
+        """
         keys = [
             treestore_service_pb2.LeafKey(
                 tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
@@ -47,19 +58,30 @@ class GrpcStore:
             leaves=keys, deadline_ms=int(1000 * deadline_s)
         )
         response = await rpc.call(self._trees.ReadLeaves, request, deadline_s + _CALL_S)
-        return list(response.transcripts)
+        return list(response.transcripts), response.unread
 
     async def read_action(
-        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float
-    ) -> treestore_service_pb2.ReadActionResponse:
-        """Return the way to an action; empty if it is not stored at the deadline."""
-        request = treestore_service_pb2.ReadActionRequest(
-            tree_id=tree_id, epoch=epoch, action=action, deadline_ms=int(1000 * deadline_s)
+        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float, caller: Caller
+    ) -> treestore_service_pb2.ActionWay:
+        """Return the way to an action; without a run if it is not stored at the deadline."""
+        return await self._actions.read(tree_id, epoch, action, deadline_s, caller)
+
+    async def begin_effect(self, tree_id: bytes, epoch: int, action: bytes, tool: str) -> bool:
+        """Note an effect of an action before it begins; return False if it was noted before."""
+        request = treestore_service_pb2.BeginEffectRequest(
+            tree_id=tree_id, epoch=epoch, action=action, tool=tool
         )
-        response: treestore_service_pb2.ReadActionResponse = await rpc.call(
-            self._trees.ReadAction, request, deadline_s + _CALL_S
+        response = await rpc.call(self._trees.BeginEffect, request, _LEAVE_S)
+        return bool(response.begun)
+
+    async def end_effect(
+        self, tree_id: bytes, action: bytes, receipt: tree_pb2.Receipt, text: str
+    ) -> None:
+        """Keep the answer to an action whose effect was begun."""
+        request = treestore_service_pb2.EndEffectRequest(
+            tree_id=tree_id, action=action, receipt=receipt, text=text
         )
-        return response
+        await rpc.call(self._trees.EndEffect, request, _CALL_S, _PATIENCE_S)
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         """Return the standing of a tree; None if the store does not know it."""
@@ -80,14 +102,30 @@ class GrpcStore:
         return response
 
     async def scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
-        """Return the scorers of a run's recipe by name."""
-        if run_id not in self._specs:
-            request = runstore_service_pb2.ReadRunRequest(run_id=run_id)
-            run = (await rpc.call(self._runs.ReadRun, request, _CALL_S)).run
-            if len(self._specs) >= _MAX_RUNS:
-                self._specs.pop(next(iter(self._specs)))
-            self._specs[run_id] = specs_of(run.recipe_json)
-        return self._specs[run_id]
+        """Return the scorers of a run's recipe by name.
+
+        The leaves that come first ask together, and one call answers them all.
+        """
+        if run_id in self._specs:
+            return self._specs[run_id]
+        if run_id not in self._reading:
+            reading = self._reading[run_id] = asyncio.create_task(self._read_scorers(run_id))
+            reading.add_done_callback(lambda done: self._done(run_id, done))
+        return await asyncio.shield(self._reading[run_id])
+
+    def _done(self, run_id: str, reading: asyncio.Task[Mapping[str, ScorerSpec]]) -> None:
+        del self._reading[run_id]
+        # Retrieve the exception, so that asyncio does not log it if nobody waits any more.
+        _ = reading.cancelled() or reading.exception()
+
+    async def _read_scorers(self, run_id: str) -> Mapping[str, ScorerSpec]:
+        request = runstore_service_pb2.ReadRunRequest(run_id=run_id)
+        run = (await rpc.call(self._runs.ReadRun, request, _CALL_S)).run
+        specs = specs_of(run.recipe_json)
+        if len(self._specs) >= _MAX_RUNS:
+            self._specs.pop(next(iter(self._specs)))
+        self._specs[run_id] = specs
+        return specs
 
 
 def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
@@ -96,20 +134,25 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
         recipe = Recipe.model_validate_json(recipe_json)
     except ValueError as error:
         raise InvalidInput(f"the stored recipe is not one: {error}") from None
-    settings = {f.name: f.settings for f in (*recipe.filter, *recipe.eval.filter)}
-    names_of_groups = group_scorers.scorers(recipe.filter)
+    parts = {part.name: part for part in (*recipe.filter, *recipe.eval.filter)}
     names = (*recipe.scorers, *recipe.eval_scorers)
-    task_files = (recipe.task.path,) if recipe.task.name == "file" else ()
-    return {
-        name: ScorerSpec(
-            name=name,
-            settings=settings.get(name, {}),
-            group=name in names_of_groups,
-            withheld=task_files,
-            unconfined=recipe.allow_unconfined_scorers,
-        )
-        for name in names
-    }
+    return {name: spec_of(recipe, parts.get(name) or Filter(name=name)) for name in names}
+
+
+def spec_of(recipe: Recipe, part: Filter) -> ScorerSpec:
+    """Return a scorer for a recipe's rows, with the limits that its part names."""
+    return ScorerSpec(
+        name=part.name,
+        settings=part.settings,
+        group=bool(group_scorers.scorers([part])),
+        withheld=recipe.task.files,
+        unconfined=recipe.allow_unconfined_scorers,
+        deadline_s=part.deadline_s,
+        memory_mb=part.memory_mb,
+        concurrency=part.concurrency,
+        network=part.network,
+        secrets=tuple(part.secrets),
+    )
 
 
 def row_of(transcript: Transcript) -> dict[str, object]:

@@ -7,8 +7,9 @@ messages at once and drains the others.
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +19,7 @@ from services.chassis.messaging.bus import Bus
 from services.chassis.messaging.consumer import Consumer
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.rpc.health import Pulse
-from services.verifier.share import MAX_WAITING, Share, refusal_delay_s
+from services.verifier.intake.share import MAX_WAITING, Share
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,8 @@ class WorkerLoop(ABC, Generic[T]):
             Share(max_under_way=self._intake.max_under_way, max_waiting=self._intake.max_waiting),
         )
         if not share.offer(job):
-            await job.delivery.nak(refusal_delay_s(job.delivery.attempts))
+            attempts = job.delivery.attempts
+            await job.delivery.nak(share.delay_s(job, attempts, time.monotonic()))
         elif not self._intake.batched:
             self._begin(run_id)
 
@@ -161,8 +163,12 @@ class WorkerLoop(ABC, Generic[T]):
             del self._shares[run_id]
 
     async def _process(self, jobs: Sequence[Job[T]]) -> None:
+        await self.safely(self.process(jobs), jobs)
+
+    async def safely(self, work: Awaitable[None], jobs: Sequence[Job[T]]) -> None:
+        """Await work on jobs; if it fails unforeseen they come again, and nothing else ends."""
         try:
-            await self.process(jobs)
+            await work
         except Exception as error:  # a mistake in the program must not end the loop for other runs
             log_retry(jobs[0].label, error)
             for job in jobs:
@@ -170,7 +176,7 @@ class WorkerLoop(ABC, Generic[T]):
 
     def _done(self, task: asyncio.Task[None], run_id: str) -> None:
         jobs = self._under_way.pop(task)
-        self._shares[run_id].release(sum(job.weight for job in jobs))
+        self._shares[run_id].release(sum(job.weight for job in jobs), time.monotonic())
         if not task.cancelled():
             self._begin(run_id)
 

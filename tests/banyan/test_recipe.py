@@ -11,12 +11,18 @@ from banyan.recipe_loader.load import load, parse, resolve
 from banyan.segment import Sampling
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+CORRIDOR = "environment: {name: 'corridor:Corridor', end: <go>}\n"
 MINIMAL = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
 
 
 def test_every_recipe_that_comes_with_banyan_loads() -> None:
     for path in sorted(QUICKSTART.parent.glob("*.yaml")):
         assert load(path).name == path.stem
+
+
+def test_rows_of_a_file_need_no_reward_beside_scorers() -> None:
+    rows = MINIMAL.replace("arithmetic", "file, path: rows.jsonl")
+    assert parse(rows + "filter: [{name: environment}]\n" + CORRIDOR).scorers == ["environment"]
 
 
 def test_set_goes_over_the_file() -> None:
@@ -97,7 +103,11 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "deterministic: true\ncontrol: {max_staleness: 1}\n", r"max_staleness: 0"),
         (
             MINIMAL.replace("arithmetic", "file"),
-            r"line 3: task: task file needs `path` and `reward`",
+            r"line 3: task: task file needs `path`",
+        ),
+        (
+            MINIMAL.replace("arithmetic", "file, path: rows.jsonl"),
+            r"task file needs `task.reward` .* or scorers in `filter`",
         ),
         (
             MINIMAL.replace("arithmetic", "file, path: rows.jsonl, reward: mine"),
@@ -319,6 +329,12 @@ def test_yaml_that_has_no_end_is_refused_at_once(text: str, says: str) -> None:
         ("def f() return 1\n", "SyntaxError"),
         ("raise SystemExit('gone')\n", "SystemExit: gone"),
         ("1 / 0\n", "ZeroDivision"),
+        ("import math\nmath.nothing\n", "AttributeError: module 'math' has no"),
+        (
+            "import no_such_pkg.a\n",
+            "No module named 'no_such_pkg'; 'broken_plugin' imports it: inst",
+        ),
+        ("from math import nothing\n", r"cannot import name 'nothing' from 'math' .*[)]$"),
     ],
 )
 def test_a_plugin_whose_module_breaks_is_named(tmp_path, monkeypatch, text, said) -> None:

@@ -145,8 +145,18 @@ def own_reward(folder: Path, module: str, reward: str = "own_rewards:f", **more:
             "own_rewards:f",
             ["prompt, answer", "def reward("],
         ),
+        (
+            "def f(prompts, completions, **kwargs):\n    return [1.0]\n",
+            "own_rewards:f",
+            ["`group: true`"],
+        ),
+        (
+            "def f(completion, **row):\n    return float(completion)\n",
+            "own_rewards:f",
+            ["ValueError", "'The answer is 42.'", "banyan score"],
+        ),
         ("f = 3\n", "own_rewards:f", ["not a function"]),
-        ("async def f(completion, **row):\n    return 1.0\n", "own_rewards:f", ["plain function"]),
+        ("def f(completion, **row):\n    yield 1.0\n", "own_rewards:f", ["is a generator"]),
         ("raise RuntimeError('no key')\n", "own_rewards:f", ["RuntimeError: no key"]),
         ("import os\nos._exit(3)\n", "own_rewards:f", ["status 3"]),
     ],
@@ -155,6 +165,54 @@ def test_a_reward_function_that_cannot_be_used_is_refused(
     tmp_path: Path, module: str, reward: str, words: list
 ) -> None:
     refused(banyan("train", own_reward(tmp_path, module, reward), "--dry-run"), reward, *words)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "words"),
+    [
+        (
+            {"name": "number", "settings": {"answer": "solution"}},
+            "field 'solution' of the row is None",
+        ),
+        ({"name": "code"}, "the row's tests must be a list"),
+        (
+            {
+                "name": "judge",
+                "network": True,
+                "settings": {
+                    "base_url": "http://127.0.0.1:9/v1",
+                    "model": "m",
+                    "rubric": "{question} {completion}",
+                },
+            },
+            "names 'question', which the row lacks",
+        ),
+    ],
+)
+def test_rows_that_a_scorer_of_banyans_can_never_score_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scorer: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setenv("BANYAN_SANDBOX_NETWORK", "1")
+    recipe = own_reward(tmp_path, "", filter=[{"name": "length", "settings": {"most": 9}}, scorer])
+    fields = "on the first row, whose fields are prompt, answer"
+    refused(banyan("train", recipe, "--dry-run"), scorer["name"], fields, words)
+    scored = own_reward(tmp_path, "", filter=[{"name": "number"}])
+    assert banyan("train", scored, "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (None, "has no environment"),
+        ({"name": "python"}, "environment python has no text about itself"),
+    ],
+)
+def test_tools_says_what_an_environment_lacks(
+    tmp_path: Path, environment: dict[str, Any] | None, words: str
+) -> None:
+    more = {"environment": environment, "generate": {"policy": "turns"}} if environment else {}
+    recipe = own_reward(tmp_path, "", filter=[{"name": "number"}], **more)
+    refused(banyan("tools", recipe), words)
 
 
 def test_a_reward_function_beside_the_recipe_is_found_also_as_a_filter(tmp_path: Path) -> None:

@@ -52,13 +52,17 @@ def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
 class Told:
     """Client of a store that holds one run."""
 
-    def __init__(self, steps: list[rs.StoredPolicy]) -> None:
-        self._steps = steps
+    def __init__(self, steps: list[rs.StoredPolicy], unrepeatable: int = 0) -> None:
+        self._steps, self._unrepeatable = steps, unrepeatable
 
     def run(self, run_id: str) -> rs.Run:
         if run_id not in "tiny-00000001":
             raise NotFound(f"there is no run {run_id}")
-        return rs.Run(run_id="tiny-00000001", step=len(self._steps))
+        recipe = json.dumps({"deterministic": True})
+        return rs.Run(run_id="tiny-00000001", step=len(self._steps), recipe_json=recipe)
+
+    def stats(self, run_id: str) -> dict[str, int]:
+        return {"unrepeatable": self._unrepeatable}
 
     def policies(self, run_id: str) -> list[rs.StoredPolicy]:
         return self._steps
@@ -67,9 +71,23 @@ class Told:
         return rs.ReadProgressResponse()
 
 
-def told(monkeypatch: pytest.MonkeyPatch, run: Series) -> None:
-    steps = [_stored(step.number, 1, dict(step.metrics)) for step in run.steps]
-    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(Told(steps)))
+def told(monkeypatch: pytest.MonkeyPatch, run: Series, unrepeatable: int = 0) -> None:
+    client = Told([_stored(s.number, 1, dict(s.metrics)) for s in run.steps], unrepeatable)
+    monkeypatch.setattr(run_report, "reading", lambda _state: contextlib.nullcontext(client))
+
+
+def test_a_deterministic_run_that_is_none_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told(monkeypatch, made({}), unrepeatable=2)
+    run_report.examine("tiny", tmp_path, as_json=True)
+    words = "this run is not deterministic: 2 scores"
+    assert json.loads(capsys.readouterr().out)["not_deterministic"].startswith(words)
+    run_report.examine("tiny", tmp_path, as_json=False)
+    assert words in capsys.readouterr().out
+    told(monkeypatch, made({}))
+    run_report.examine("tiny", tmp_path, as_json=False)
+    assert "deterministic" not in capsys.readouterr().out
 
 
 def test_findings_are_printed_with_evidence_and_levers(

@@ -50,6 +50,11 @@ SICK: dict[str, tuple[str, dict[str, Curve]]] = {
     "long-tail": ("control", {"completion_tokens_p99": flat(60.0)}),
     "duplicates": ("generate", {"completion_tokens": flat(100.0), "duplicate_share": flat(0.4)}),
     "exploration-ends": ("generate", {"entropy": lambda t: 1.0 if t < 0.5 else 0.01}),
+    "unanswered": ("generate", {"unanswered_share": flat(0.03)}),
+    "calls-malformed": ("generate", {"calls_malformed_share": flat(0.4)}),
+    "calls-failed": ("generate", {"calls_failed_share": flat(0.4)}),
+    "answers-cut": ("generate", {"answers_cut_share": flat(0.3)}),
+    "turns-used-up": ("generate", {"turns_used_up_share": flat(0.4)}),
 }
 
 
@@ -97,6 +102,11 @@ WELL: dict[str, dict[str, Curve]] = {
     "length-limited": {"length_limited_share": lambda t: 0.9 - 0.8 * t},
     "long-tail": {"completion_tokens_p99": flat(20.0)},
     "duplicates": {"duplicate_share": flat(0.9)},  # of short answers: that is agreement
+    "unanswered": {"unanswered_share": lambda t: 0.05 * (t < 0.2)},  # long ago
+    "calls-malformed": {"calls_malformed_share": lambda t: 0.9 - 0.9 * t},  # it has learnt to call
+    "calls-failed": {"calls_failed_share": flat(0.2)},
+    "answers-cut": {"answers_cut_share": flat(0.1)},
+    "turns-used-up": {"turns_used_up_share": flat(0.2)},
 }
 
 
@@ -263,6 +273,8 @@ def test_too_few_steps_say_nothing() -> None:
 def test_each_lever_is_a_key_of_recipes_with_a_value_that_it_takes(lever: object) -> None:
     setting = lever.setting  # type: ignore[attr-defined]
     needed = ["control.max_staleness=1"] if "over_provision" in setting else []
+    if setting.startswith("environment."):
+        needed = ["environment.name=python"]
     if setting.startswith("replay."):
         needed = ["optimise.loss=decoupled", "replay={fraction: 0.3}"]
     load.parse(QUICKSTART, [*needed, setting])

@@ -70,3 +70,28 @@ def test_a_task_file_is_in_one_of_both_or_refused(
         located(recipe(task={**task, "path": "gone"}), Path("r.yaml"))
     with pytest.raises(InvalidInput, match="is a folder"):
         located(recipe(task={**task, "path": str(tmp_path)}), Path("r.yaml"))
+
+
+def test_programs_and_files_of_servers_are_found_beside_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "recipes"
+    (folder / "data").mkdir(parents=True)
+    (folder / "server.py").write_text("")
+    command = ["python3", "server.py", "--port", "", "far.py"]
+    server = {"command": command, "files": ["data"], "tools": ["order"]}
+    other = {"url": "https://example.org/mcp", "tools": ["order"]}
+    settings = {"servers": [server, other]}
+    part = {"name": "tools", "settings": settings, "external": ["order"], "network": True}
+    found = located(recipe(environment=part), folder / "r.yaml").environment
+    assert found is not None
+    first, second = found.settings["servers"]
+    assert first["command"][0].startswith("/") and first["command"][0].endswith("/python3")
+    assert first["command"][1:] == [str(folder / "server.py"), "--port", "", "far.py"]
+    assert first["files"] == [str(folder / "data")] and second == other
+    gone = {"servers": [{**server, "files": ["gone"]}]}
+    with pytest.raises(InvalidInput, match=r"servers\.files: there is no 'gone'"):
+        located(recipe(environment={**part, "settings": gone}), folder / "r.yaml")
+    with pytest.raises(ValueError, match="has a url: set network: true"):
+        recipe(environment={**part, "network": False})

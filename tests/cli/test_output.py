@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from banyan.cli import invocation, join_instructions
+from banyan.cli import invocation
 from banyan.cli import main as main_module
+from banyan.cli.join import instructions
 from banyan.cli.render import plain_data, run_report, show
 from banyan.cli.render.console import emit, table_of
 from banyan.cli.runs import runs
@@ -90,14 +91,14 @@ def test_proposed_commands_work_as_they_are_typed(
 
 
 def test_a_token_is_in_a_file_of_its_owner_and_not_in_the_command(tmp_path: Path) -> None:
-    output = join_instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
+    output = instructions.joining(tmp_path, "r-1", "10.0.0.1:7443", "secret.token")
     file = tmp_path / "tokens" / "r-1"
     assert "secret" not in output and f"join 10.0.0.1:7443 --token-file {file}" in output
     assert file.read_text().strip() == "secret.token" and file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_new_token_leaves_the_file_that_an_older_command_names(tmp_path: Path) -> None:
-    files = [join_instructions.keep(tmp_path, "r-1", f"{n}.token") for n in range(3)]
+    files = [instructions.keep(tmp_path, "r-1", f"{n}.token") for n in range(3)]
     assert [file.name for file in files] == ["r-1", "r-1-2", "r-1-3"]
     assert [file.read_text().strip() for file in files] == ["0.token", "1.token", "2.token"]
 

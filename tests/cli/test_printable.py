@@ -33,6 +33,11 @@ OBEYED = re.compile(
 )
 
 
+def test_names_between_colons_are_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    output._console(stderr=False).print("doors:key: reset raised KeyError")
+    assert capsys.readouterr().out == "doors:key: reset raised KeyError\n"
+
+
 def test_a_character_that_a_terminal_obeys_becomes_one_that_it_shows() -> None:
     assert printable("\x1b[31m\x07\x7f") == "␛[31m␇␡"
     assert printable("\x9b\u202e\u2066\ud800") == "����"

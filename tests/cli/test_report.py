@@ -5,7 +5,13 @@ from rich.console import Console
 
 from banyan.cli.render.live import curve
 from banyan.cli.render.plain_data import wilson
-from banyan.cli.render.run_report import evaluation_table, extremes, given_up, unscored
+from banyan.cli.render.run_report import (
+    evaluation_table,
+    extremes,
+    given_up,
+    not_deterministic,
+    unscored,
+)
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 
@@ -113,3 +119,10 @@ def test_what_came_to_nothing_is_said_with_a_reason() -> None:
         given_up(rs.ReadProgressResponse(groups=rs.GroupCounts(opened=11)), lambda: "nobody asks")
         == ""
     )
+
+
+def test_only_a_deterministic_run_that_met_a_time_is_said_to_be_none() -> None:
+    line = not_deterministic(True, {"unrepeatable": 3})
+    assert line.startswith("this run is not deterministic: 3 scores are missing")
+    assert not_deterministic(True, {"unrepeatable": 0}) == not_deterministic(True, {}) == ""
+    assert not_deterministic(False, {"unrepeatable": 3}) == ""

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.oracle import counts, lineage, steps, trees
+from tests.faults.oracle import answers, counts, lineage, steps, trees
 from tests.faults.oracle.allowed import NOTHING, Allowed
 
 _DROPPED_TREE = (
@@ -42,7 +42,9 @@ def _wrong(db: sqlite3.Connection, run_id: str, made: int, allowed: Allowed) -> 
         yield f"database: {word}"
         return
     yield from lineage.segments(db)
-    yield from lineage.answers(db)
+    yield from answers.answers(db)
+    yield from answers.words(db)
+    yield from answers.states(db)
     yield from lineage.samples(db, run_id)
     yield from lineage.leaves(db)
     yield from lineage.scores(db, run_id, allowed)

@@ -15,6 +15,7 @@ from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc
+from services.supervisor.backoff import Backoff
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience
@@ -129,6 +130,10 @@ class System:
             c.pid for c in self.supervisor.children.values() if c.service == service and c.running
         )
 
+    def ends(self, service: str) -> int:
+        """Return how often a service's process has ended."""
+        return sum(len(c.exits) for c in self.supervisor.children.values() if c.service == service)
+
     async def kill(self, service: str) -> int:
         """Send SIGKILL to a service's process once it runs; return its pid."""
         end = time.monotonic() + 30
@@ -146,9 +151,12 @@ class System:
 
 @contextlib.asynccontextmanager
 async def system(
-    state: Path, extra: Mapping[str, str] | None = None, patience: Patience | None = None
+    state: Path,
+    extra: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> AsyncIterator[System]:
-    async with embedded(state, extra=extra, patience=patience) as supervisor:
+    async with embedded(state, extra=extra, patience=patience, backoff=backoff) as supervisor:
         made = System(supervisor, state)
         try:
             yield made

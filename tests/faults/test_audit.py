@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from banyan.v1 import runstore_service_pb2 as rs
+from tests.cli.command import banyan
 from tests.faults.audit import audit
 from tests.faults.damages import DAMAGES, DROPPED, REFUSED
 from tests.faults.harness import recipe, system, tiny_model
@@ -57,6 +58,17 @@ def damaged(finished: tuple[Path, str], tmp_path: Path) -> Callable[..., list[st
 
 def test_an_undamaged_store_is_clean(finished: tuple[Path, str]) -> None:
     assert audit(*finished, MADE) == []
+
+
+def test_scores_that_come_after_the_run_leave_it_clean(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    database, run_id = finished
+    shutil.copy(database, tmp_path / "store.sqlite")
+    words = ("rescore", run_id, "--scorer", "length", "--settings", '{"most": 2}', "--json")
+    ended = banyan(*words, "--state", tmp_path)
+    assert json.loads(ended.stdout)["scored_now"] > 0, ended
+    assert audit(tmp_path / "store.sqlite", run_id, MADE) == []
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

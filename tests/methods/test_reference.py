@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from methods import reference
+from banyan import registry
+from methods import reference, settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
 
@@ -13,6 +14,17 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_heads_begin_with_the_name_and_have_a_summary() -> None:
     assert [method.name for method in reference.methods() if not method.summary] == []
+
+
+def test_every_setting_has_a_meaning() -> None:
+    known = [method for method in reference.methods() if method.axis != "optimise"]
+    told = {
+        (method.name, setting.name): setting
+        for method in known
+        for setting in settings.of(registry.find(method.axis, method.name))
+    }
+    assert [names for names, setting in told.items() if not setting.meaning] == []
+    assert told["length", "most"].needed and told["number", "take"].default == '"only"'
 
 
 def test_estimators_and_tree_policies_name_their_paper() -> None:

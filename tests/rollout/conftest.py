@@ -12,8 +12,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from banyan.environments.renderers import RendererSpec
 from banyan.policy import PolicyVersion
 from banyan.segment import IntTokens, Sampling
+from services.chassis.renderers.port import Renderer
 from services.rollout.engines.port import Engine, Request, Sampled
 from services.rollout.engines.torch_engine import attention
 from services.rollout.engines.torch_engine.engine import TorchEngine
@@ -28,7 +30,7 @@ class Letters:
 
     eos = frozenset({1})
 
-    def encode_answer(self, text: str) -> IntTokens:
+    def renderer(self, spec: RendererSpec) -> Renderer:
         raise NotImplementedError("nothing is answered here")
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:

@@ -17,6 +17,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from banyan.wire import segments
+from banyan.wire.generate_spec import EnvironmentSpec
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.rpc import rpc
@@ -80,14 +81,22 @@ class World:
         *,
         max_new_tokens: int = 6,
         first: int = 0,
+        growth: Mapping[str, Any] | None = None,
+        environment: EnvironmentSpec | None = None,
         **more: Any,
     ) -> list[bytes]:
-        """Open the trees first..count-1 as the gateway does; return their ids."""
-        generate = {
+        """Open the trees first..count-1 as the gateway does; return their ids.
+
+        growth: more of what says how they grow.
+        """
+        generate: dict[str, Any] = {
             "name": policy,
             "settings": dict(settings or {"width": 4}),
             "max_new_tokens": max_new_tokens,
+            **(growth or {}),
         }
+        if environment is not None:
+            generate["environment"] = environment.plain()
         specs = [self._spec(ordinal, generate, more) for ordinal in range(first, count)]
         for spec in specs:
             opened = events_pb2.TreeOpened(spec=spec, gateway_epoch=self.epoch)
@@ -145,7 +154,9 @@ class World:
             return None
 
     @asynccontextmanager
-    async def node(self, name: str = "n1", bus: Any = None, **config: Any) -> AsyncIterator[Node]:
+    async def node(
+        self, name: str = "n1", bus: Any = None, environments: Any = None, **config: Any
+    ) -> AsyncIterator[Node]:
         """Run a node within the block. It drains at the end unless its task was cancelled."""
         stop, own = asyncio.Event(), await Bus.connect(self.url, name)
         lockstep = self.recipe.deterministic
@@ -158,6 +169,7 @@ class World:
             await subscriptions.assignments(own, RUN),
             thread=thread,
             weights=None,
+            environments=environments,
             triggers=subscriptions.policy_events(own, RUN),
             closings=subscriptions.closed_events(own, RUN),
         )

@@ -32,7 +32,7 @@ async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
                 assert str(state.path / "secret") in str(error)
                 continue
             except Exception:  # any error but a refusal is an answer
-                assert service == "verifier"  # it has no environments
+                assert service == "verifier"  # no environment has the empty id
             answering.append(service)
     return answering
 

@@ -14,6 +14,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from tests.faults.audit import audit
 from tests.faults.harness import recipe, system, tiny_model
+from tests.faults.oracle.allowed import Allowed
 
 STEPS, TURNS = 3, 2
 # A sum or product between = and ?, an answer, then a (right) or b (wrong), or another call.
@@ -52,7 +53,10 @@ def acting(folder: Path) -> dict[str, Any]:
             "settings": {"begin": "=", "end": "?"},
             "turns": TURNS,
         },
-        filter=[{"name": "regex", "settings": {"pattern": "^(a)$", "equals": "answer"}}],
+        filter=[
+            {"name": "regex", "settings": {"pattern": "^(a)$", "equals": "answer"}},
+            {"name": "tool-calls", "settings": {"required": ["calculator"]}},
+        ],
         budget={"steps": STEPS, "minutes": 5.0},
     )
     data["resources"]["engine_settings"] = {"chain": CHAIN, "latency_s": 0.005}
@@ -110,18 +114,51 @@ async def test_a_run_whose_paths_act(tmp_path: Path) -> None:
             if (
                 found := db.execute(
                     "select s.value from scores s join leaves l on l.tree_id = s.tree_id and"
-                    " l.segment = s.segment and l.end = s.end where l.completion = ?",
+                    " l.segment = s.segment and l.end = s.end where l.completion = ?"
+                    " and s.scorer = 'regex'",
                     (completion,),
                 ).fetchall()
             )
         }
+        of_calls = db.execute(
+            "select distinct l.completion in ('a', 'b'), s.value from scores s join leaves l on"
+            " l.segment = s.segment and l.end = s.end where s.scorer = 'tool-calls'"
+        ).fetchall()
     assert values == {"a": {1.0}, "b": {0.0}}, "scored is what stands behind the last answer"
+    assert set(of_calls) >= {(1, 1.0)} and (1, 0.0) not in of_calls, "calls are those of the store"
     for number, (damage, seen) in enumerate(DAMAGES.items()):
         copy = tmp_path / f"copy{number}.sqlite"
         shutil.copy(database, copy)
         with sqlite3.connect(copy) as db:
             db.execute(damage)
         assert any(seen in fault for fault in audit(copy, run.run_id, STEPS)), damage
+
+
+@pytest.mark.slow
+async def test_actions_without_an_answer_cost_their_paths_alone(tmp_path: Path) -> None:
+    data = acting(tmp_path)
+    data["environment"]["episode_s"] = 0.001
+    # Ten rows: an evaluation whose every path calls, and so has no score at all, ends the run.
+    data["task"]["holdout"] = 0.5
+    data["eval"]["max_rows"] = 10
+    begin = {"": {"=": 0.3, "a": 0.5, "b": 0.2}}
+    data["resources"]["engine_settings"]["chain"] = {**CHAIN, **begin}
+    async with system(tmp_path / "state") as made:
+        await made.create(data)
+        run = await made.finish()
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    database = tmp_path / "state" / "store.sqlite"
+    assert audit(database, run.run_id, STEPS, Allowed(unscorable=("DEADLINE",))) == []
+    rows = segments(database)
+    assert not [row for row in rows.values() if row["kind"] == Kind.TOOL]
+    with sqlite3.connect(database) as db:
+        scores = db.execute("select segment, state, reason from scores").fetchall()
+        trees = {state for (state,) in db.execute("select state from trees")}
+    late = {segment for segment, _, reason in scores if reason == "DEADLINE"}
+    calls = {row["id"] for row in rows.values() if row["finish"] == Finish.TOOL_CALL}
+    assert late == calls and calls
+    assert {s for s, state, _ in scores if state == tree_pb2.SCORE_STATE_SCORED} - calls
+    assert tree_pb2.TREE_STATE_DROPPED not in trees, "no tree is given up"
 
 
 @pytest.mark.faults

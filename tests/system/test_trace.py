@@ -12,7 +12,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SERVICES, SPANS
 from banyan.v1 import runstore_service_pb2 as rs
-from tests.faults.harness import recipe, system, tiny_model
+from tests.faults import tool_load
+from tests.faults.harness import system
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +56,14 @@ async def test_a_prompts_life_is_one_trace(tmp_path: Path, monkeypatch: pytest.M
         "OTEL_EXPORTER_OTLP_INSECURE": "true",
     }
     async with system(tmp_path / "s", otel) as made:
-        await made.create(recipe(tiny_model(tmp_path / "m"), budget={"steps": 2, "minutes": 3.0}))
+        await made.create(tool_load.tool_load(tmp_path, tool_load.CALCULATOR, steps=2))
         run = await made.finish()
         await asyncio.sleep(1.0)  # the exporters' batch delay
     await server.stop(1.0)
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     check_spans(receiver.spans)
     assert receiver.metrics <= set(METRICS), receiver.metrics - set(METRICS)
-    assert "banyan.segments.stored" in receiver.metrics
+    assert {"banyan.segments.stored", "banyan.answers"} <= receiver.metrics
 
 
 def check_spans(spans: list[tuple[str, Any]]) -> None:
@@ -85,6 +86,7 @@ def check_tree(trace: list[Any], by_id: dict[bytes, Any]) -> None:
         "gateway.open",
         "rollout.grow",
         "rollout.segment",
+        "verifier.act",
         "verifier.score",
         "treestore.ingest",
         "learner.consume",
@@ -99,9 +101,24 @@ def check_tree(trace: list[Any], by_id: dict[bytes, Any]) -> None:
                 span.name
             )
             assert span.start_time_unix_nano <= span.end_time_unix_nano
+    acts = [attributes(span) for span in trace if span.name == "verifier.act"]
+    told = {"banyan.run", "banyan.tree", "banyan.action", "banyan.environment"}
+    for act in acts:  # whose, which and how, and never what was said
+        assert set(act) == told | {"banyan.outcome", "banyan.effect"}
+        assert (act["banyan.outcome"], act["banyan.effect"]) == ("OK", "NONE")
+    answers = [
+        a["banyan.action"]
+        for a in map(attributes, trace)
+        if "banyan.segment" in a and "banyan.action" in a
+    ]
+    assert sorted(answers) == sorted(act["banyan.action"] for act in acts)
     (consume,) = [span for span in trace if span.name == "learner.consume"]
     batch = by_id[consume.links[0].span_id]
     assert batch.name == "learner.batch" and batch.trace_id != root.trace_id
     assert any(link.trace_id == root.trace_id for link in batch.links), (
         "the batch does not link the tree"
     )
+
+
+def attributes(span: Any) -> dict[str, str]:
+    return {attribute.key: attribute.value.string_value for attribute in span.attributes}

@@ -127,6 +127,8 @@ class Forge:
             "text": f"<{ordinal}>",
             "producer": "node-1",
         }
+        if more.get("kind") is Kind.TOOL:  # nobody samples it
+            fields["sampling"] = Sampling()
         return Segment(parent.tree_id, parent.id, fork, ordinal, **{**fields, **more})
 
     def segments(self, *segments: Segment, epoch: int = 1) -> Item:

@@ -79,8 +79,10 @@ class RunStore(runstore_service_pb2_grpc.RunStoreServiceServicer):
 
     def __init__(self):
         self.recipe = json.dumps(RECIPE)
+        self.reads = 0
 
     async def ReadRun(self, request, context):
+        self.reads += 1
         run = runstore_service_pb2.Run(run_id=request.run_id, recipe_json=self.recipe)
         return runstore_service_pb2.ReadRunResponse(run=run)
 

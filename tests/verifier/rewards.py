@@ -69,6 +69,18 @@ def many_parts(completion, **row):
     return Scored(1.0, {f"part {number}": 1.0 for number in range(60_000)})
 
 
+def part_nan(completion, **row):
+    from banyan.plugins import Scored
+
+    return Scored(1.0, {"part": float("nan")})
+
+
+def part_of_a_long_name(completion, **row):
+    from banyan.plugins import Scored
+
+    return Scored(1.0, {"p" * 2_000_000: 1.0})
+
+
 def mends(completion, **row):
     from banyan.plugins import Repair, Scored
 
@@ -87,35 +99,10 @@ def text(completion, **row):
     return "1.0"
 
 
-def forever(completion, **row):
-    while True:
-        pass
-
-
-def sleeps(completion, **row):
-    time.sleep(3600)
-
-
 def sleeps_if_told(completion, **row):
     if completion == "sleep":
         time.sleep(3600)
     return 1.0
-
-
-def memory(completion, **row):
-    return len(bytearray(1 << 36))
-
-
-def leaves(completion, **row):
-    sys.exit(0)
-
-
-def vanishes(completion, **row):
-    os._exit(0)
-
-
-def crashes(completion, **row):
-    os.kill(os.getpid(), 11)
 
 
 def prints(completion, **row):
@@ -125,28 +112,12 @@ def prints(completion, **row):
     return 0.25
 
 
-def floods_channel(completion, **row):
-    for handle in range(3, 64):
-        try:
-            os.write(handle, b"\xff\xff\xff\x7f" * 1000)
-        except OSError:
-            continue
-    return 1.0
-
-
 def reads(completion, **row):
     return len(Path(completion).read_bytes())
 
 
 def writes(completion, **row):
     return Path(completion).write_text("x")
-
-
-def big_file(completion, **row):
-    with open("big", "wb") as file:
-        for _ in range(1000):
-            file.write(bytes(1 << 20))
-    return 1.0
 
 
 def leaves_file(completion, **row):
@@ -216,3 +187,71 @@ def prints_in_every_way(completion, **row):
     sys.stderr.close()
     os.write(sys.stdout.fileno(), b"nowhere")
     return 1.0
+
+
+def ends(completion, transcript, **row):
+    """Score the calls that succeeded, with what the function was given as parts."""
+    from banyan.plugins import Scored
+
+    ok = sum(part.observation.ok for part in transcript if part.kind == "tool")
+    texts = [(part.kind, part.text, part.call) for part in transcript]
+    return Scored(ok, {"right": float(texts == [tuple(text) for text in row["texts"]])})
+
+
+def ends_of_all(completions, transcripts, **row):
+    return [len(transcript) for transcript in transcripts]
+
+
+class Turns:
+    name, version, needs_transcript = "turns", "7", True
+
+    def score(self, completion, row, transcript):
+        from banyan.plugins import Scored
+
+        return Scored(sum(part.observation.reward for part in transcript if part.observation))
+
+
+turns = Turns()
+
+
+async def waits(completion, answer, **row):
+    import asyncio
+
+    left = asyncio.create_task(asyncio.sleep(60))
+    values = await asyncio.gather(*(asyncio.sleep(0.01, n) for n in range(int(answer))))
+    assert not left.done()
+    return len(values)
+
+
+async def waits_for_ever(completion, **row):
+    import asyncio
+
+    await asyncio.Event().wait()
+
+
+async def waits_for_all(completions, transcripts, **row):
+    return [len(completion) for completion in completions]
+
+
+async def waits_and_raises(completion, **row):
+    raise ValueError("no")
+
+
+def forgets_to_wait(completion, **row):
+    return waits(completion, 1)
+
+
+def forgets_to_return(completions, **row):
+    return (len(completion) for completion in completions)
+
+
+def yields(completion, **row):
+    yield 1.0
+
+
+async def yields_later(completion, **row):
+    yield 1.0
+
+
+def opens(completion, **row):
+    return float(os.environ.get("TEST_KEY") == "open" and "OTHER_KEY" not in os.environ)

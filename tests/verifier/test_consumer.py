@@ -59,7 +59,7 @@ async def test_each_leaf_gets_one_score_in_its_trees_trace(world, eventually):
         assert event.scored.score.value == float(right)
         assert (event.scored.scorer, event.scored.scorer_version, event.verifier_id) == (
             "number",
-            "1",
+            "2",
             "v1",
         )
         assert traceparent.split("-")[1] == "1" * 32
@@ -72,6 +72,7 @@ async def test_leaves_of_one_message_are_answered_for_together(world, eventually
         missing = (4).to_bytes(32, "big")
         await world.leaves(1, 2, 3, 4)
         await eventually(lambda: len(world.scores) == 3)
+        assert world.runs.reads == 1
         assert await world.unacked() > 0  # the fourth is owed still
         world.trees.completions[missing] = "7"
         await eventually(lambda: missing in world.scores)

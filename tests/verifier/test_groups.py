@@ -85,7 +85,8 @@ class Failing(BusPublisher):
 
 def _store(store: Store) -> GrpcStore:
     made = GrpcStore.__new__(GrpcStore)
-    made._trees, made._runs, made._specs = store.trees, store.runs, {}
+    made._trees, made._runs = store.trees, store.runs
+    made._specs, made._reading = {}, {}
     return made
 
 

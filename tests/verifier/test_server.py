@@ -26,16 +26,15 @@ from services.verifier.server import NAME, VerifierServer, adder
 class Unreached:
     """A store that nothing asks."""
 
-    async def read_action(self, tree_id, epoch, action, deadline_s):
+    async def read_action(self, tree_id, epoch, action, deadline_s, caller):
         raise AssertionError("no action")
 
 
 @pytest.fixture
 async def stub():
     scoring = Scoring(Pool(Limits(deadline_s=5.0)))
-    server = await rpc.serve(
-        "127.0.0.1:0", [adder(VerifierServer(scoring, 4, Actions(Unreached(), b"")))], [NAME]
-    )
+    service = VerifierServer(scoring, 4, Actions(Unreached(), b""), None)
+    server = await rpc.serve("127.0.0.1:0", [adder(service)], [NAME])
     channel = rpc.channel(server.address)
     yield verifier_service_pb2_grpc.VerifierServiceStub(channel)
     await channel.close()
@@ -56,7 +55,7 @@ async def test_a_stream_of_completions_is_scored(stub):
     found = await answers(stub, requests)
     assert len(found) == 50
     assert [k for k, a in found.items() if a.score.value == 1.0] == ["7"]
-    assert found["7"].scorer_version == "1"
+    assert found["7"].scorer_version == "2"
 
 
 async def test_what_cannot_be_scored_says_why_and_the_stream_goes_on(stub):
@@ -81,12 +80,9 @@ async def test_what_cannot_be_scored_says_why_and_the_stream_goes_on(stub):
         assert word in found[name].score.reason
 
 
-async def test_scorers_are_listed_and_environments_are_refused(stub):
+async def test_scorers_are_listed(stub):
     listed = await rpc.call(stub.ListScorers, pb.ListScorersRequest())
     assert {"number", "regex", "reasoning-gym"} <= set(listed.scorers)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.OpenEnvironment(pb.OpenEnvironmentRequest(environment="shell"))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
@@ -132,7 +128,8 @@ async def test_nothing_outlives_a_verifier_that_is_killed(nats_server, eventuall
             request_id="1", scorer="rewards:sleeps", completion="7", row_json="{}"
         )
         pending = asyncio.create_task(answers(stub, [request]))
-        await eventually(lambda: _inside(tmp_path) == 2, 15.0, "a warm child and its attempt")
+        # More than two once the attempt has waited too long, and another child tries.
+        await eventually(lambda: _inside(tmp_path) >= 2, 30.0, "a warm child and its attempt")
         process.kill()
         await asyncio.to_thread(process.wait, 5)
         await eventually(lambda: _inside(tmp_path) == 0, 20.0, "the end of both")

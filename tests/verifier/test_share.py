@@ -15,12 +15,7 @@ from services.chassis.messaging.bus import Bus
 from services.verifier import worker_loop
 from services.verifier.consumer import LeafConsumer
 from services.verifier.groups import GroupConsumer
-from services.verifier.share import (
-    MAX_WAITING,
-    MAX_WAITING_BYTES,
-    Share,
-    refusal_delay_s,
-)
+from services.verifier.intake.share import MAX_WAITING, MAX_WAITING_BYTES, Share
 
 SLOW, FAST, MOST = "slow-1", "fast-1", 4
 
@@ -38,10 +33,10 @@ def test_a_share_begins_up_to_its_bound_and_goes_on_as_what_is_under_way_ends() 
         share.begin() == jobs[:2]
     )  # below the bound another message is begun, however many leaves it has
     assert not share.begin()
-    share.release(3)
+    share.release(3, 0.0)
     assert share.begin() == jobs[2:]
-    share.release(4)
-    assert share.idle and share.waiting_bytes == 0
+    share.release(4, 0.0)
+    assert share.idle and share.waiting_bytes == share.waiting_weight == 0
 
 
 def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
@@ -51,7 +46,7 @@ def test_what_a_share_has_no_room_for_comes_again_later_each_time() -> None:
     large: Share[Job] = Share(max_under_way=1)
     assert large.offer(Job(size=2 * MAX_WAITING_BYTES))  # alone, it is taken whatever its size
     assert not large.offer(Job())
-    assert [refusal_delay_s(attempt) for attempt in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 30.0]
+    assert [share.delay_s(Job(), n, 0.0) for n in (1, 2, 3, 20)] == [0.1, 0.2, 0.4, 30.0]
 
 
 class Store:
@@ -59,8 +54,8 @@ class Store:
 
     async def read_leaves(
         self, leaves: Sequence[events_pb2.LeafFinished], deadline_s: float
-    ) -> list[Any]:
-        return [
+    ) -> tuple[list[Any], int]:
+        found = [
             treestore_service_pb2.LeafTranscript(
                 key=treestore_service_pb2.LeafKey(
                     tree_id=leaf.tree_id, leaf=leaf.leaf, claim_epoch=leaf.claim_epoch
@@ -69,6 +64,7 @@ class Store:
             )
             for leaf in leaves
         ]
+        return found, 0
 
 
 class Handler:

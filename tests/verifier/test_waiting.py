@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banyan.errors import BanyanError, TemporaryError
+from banyan.errors import TemporaryError
 from banyan.v1 import events_pb2, tree_pb2, treestore_service_pb2
 from services.verifier.consumer import LeafConsumer
 from services.verifier.ports import Transcript, TreeStanding
@@ -30,15 +30,18 @@ class _Delivery:
         self.answers.append("nak")
 
 
+Found = tuple[list[Transcript], int]
+
+
 class _Store:
     """A store that has the leaf from the `has_at`-th read on."""
 
     def __init__(self, standing: TreeStanding | None, has_at: int) -> None:
         self._standing, self._has_at, self.reads = standing, has_at, 0
 
-    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> Found:
         self.reads += 1
-        return [Transcript(run_id="r")] if self.reads >= self._has_at else []
+        return ([Transcript(run_id="r")] if self.reads >= self._has_at else []), 0
 
     async def standing(self, tree_id: bytes) -> TreeStanding | None:
         return self._standing
@@ -87,11 +90,11 @@ async def test_a_missing_leaf_is_retried_acked_or_a_dead_letter(
 class _Has:
     """A store that has the leaf."""
 
-    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> Found:
         key = treestore_service_pb2.LeafKey(
             tree_id=LEAF.tree_id, leaf=LEAF.leaf, claim_epoch=LEAF.claim_epoch
         )
-        return [Transcript(run_id="r", key=key)]
+        return [Transcript(run_id="r", key=key)], 0
 
 
 @pytest.mark.parametrize(
@@ -114,21 +117,30 @@ async def test_a_mistake_in_the_program_shows_where_it_was_made_and_the_leaf_com
 
 
 class _Narrow(_Has):
-    """A store whose answers hold one leaf."""
+    """A store whose answers hold two leaves."""
 
     def __init__(self) -> None:
         self.requests: list[int] = []
 
-    async def read_leaves(self, leaves: Any, deadline_s: float) -> list[Transcript]:
+    async def read_leaves(self, leaves: Any, deadline_s: float) -> Found:
         self.requests.append(len(leaves))
-        if len(leaves) > 1:
-            raise BanyanError("larger than max", "RESOURCE_EXHAUSTED")
-        return await super().read_leaves(leaves, deadline_s)
+        found, _ = await super().read_leaves(leaves, deadline_s)
+        return found, max(0, len(leaves) - 2)
 
 
-async def test_leaves_whose_texts_fill_more_than_an_answer_are_read_in_parts() -> None:
+async def test_leaves_that_an_answer_has_no_room_for_are_read_with_the_next() -> None:
     store: Any = _Narrow()
     consumer = LeafConsumer(SimpleNamespace(), store, None, 8)  # type: ignore[arg-type]
-    answer = await consumer._read([LEAF] * 5)
+    answer = await consumer._read_all([LEAF] * 5)
     assert len(answer.transcripts) == 1 and not answer.refused
-    assert store.requests == [5, 2, 1, 1, 3, 1, 2, 1, 1]
+    assert store.requests == [5, 2, 1]
+
+
+async def test_fewer_leaves_are_asked_for_while_answers_have_no_room_for_all() -> None:
+    store: Any = _Narrow()
+    consumer = LeafConsumer(SimpleNamespace(), store, None, 8)  # type: ignore[arg-type]
+    await consumer._read_all([LEAF] * 70)
+    assert store.requests[:3] == [64, 2, 4] and max(store.requests[1:]) == 4
+    store.requests.clear()
+    await consumer._read_all([LEAF])
+    assert store.requests == [1]

@@ -118,7 +118,7 @@ async def test_a_stop_returns_waiting_messages_at_once_and_drains_the_others() -
 async def test_messages_beyond_the_share_of_their_run_come_again_later() -> None:
     bus = _Bus()
     first, second = await _run(_Loop(bus, max_under_way=1, max_waiting=0), bus, b"a", b"b")
-    assert first.answers == ["ack"] and second.answers == ["nak 2"]
+    assert first.answers == ["ack"] and second.answers == ["nak 0.1"]
 
 
 async def test_messages_that_wait_or_are_processed_are_reported_in_progress(

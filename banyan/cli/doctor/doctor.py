@@ -129,7 +129,7 @@ def _sandbox() -> str:
 
 
 def _jail() -> str:
-    from services.verifier.probe import describe_jail
+    from services.verifier.preview.probe import describe_jail
 
     return f"{asyncio.run(describe_jail())}; no attempt of the battery got out"
 

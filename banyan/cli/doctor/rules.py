@@ -25,6 +25,7 @@ from banyan.cli.doctor.checks import (
 )
 from banyan.cli.doctor.rule import DiagnosticRule, Finding, Lever
 from banyan.cli.doctor.series import Series
+from banyan.cli.doctor.tool_rules import TOOL_RULES
 
 
 def diagnose(series: Series) -> list[Finding]:
@@ -183,6 +184,7 @@ RULES: Sequence[DiagnosticRule] = (
         check=_FAR,
         levers=(_STAY_NEAR, _SMALLER_STEPS),
     ),
+    *TOOL_RULES,
     DiagnosticRule(
         name="too-easy",
         symptom="most groups are all right, and teach nothing",

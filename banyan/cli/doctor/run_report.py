@@ -1,5 +1,6 @@
 """`banyan doctor RUN`: diagnosis of a run from its metrics in the store."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from banyan.cli.doctor.rules import diagnose
 from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
+from banyan.cli.render.run_report import not_deterministic
 from banyan.cli.store import reading
 from banyan.v1 import runstore_service_pb2 as rs
 
@@ -21,19 +23,24 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
         run = client.run(run_id)
         steps = plain_data.metrics(client.policies(run.run_id))
         progress = client.progress(run.run_id)
+        recipe, stats = json.loads(run.recipe_json or "{}"), client.stats(run.run_id)
         evaluations, aside = list(progress.evals), plain_data.progress(progress)["set_aside"]
     history = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
     findings = diagnose(history)
+    unlike = not_deterministic(bool(recipe.get("deterministic")), stats)
     if as_json:
         report = {
             "steps": len(history.steps),
             "findings": [_json(f) for f in findings],
             "set_aside": aside,
+            "not_deterministic": unlike,
         }
         emit({"run_id": run.run_id, **report}, True)
     else:
         _print(run, history, findings)
         _print_aside(aside)
+        if unlike:
+            out.print(Text(unlike, style="yellow"), soft_wrap=True)
 
 
 def _print_aside(batches: list[dict[str, Any]]) -> None:

@@ -31,7 +31,9 @@ class _PrintableConsole(Console):
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream is not None and stream.isatty()
-    return _PrintableConsole(stderr=stderr, highlight=False, width=None if terminal else _WIDE)
+    return _PrintableConsole(
+        stderr=stderr, highlight=False, emoji=False, width=None if terminal else _WIDE
+    )
 
 
 out = _console(stderr=False)

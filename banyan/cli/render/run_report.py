@@ -1,6 +1,6 @@
 """Report at the end of a run: measurements before and after, a best and a worst tree, places."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,17 @@ def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
     )
 
 
+def not_deterministic(deterministic: bool, stats: Mapping[str, int]) -> str:
+    """Return a line if a deterministic run met what no seed fixes; empty if not."""
+    missing = stats.get("unrepeatable", 0)
+    if not (deterministic and missing):
+        return ""
+    return (
+        f"this run is not deterministic: {missing} scores are missing since a time was over, the"
+        " system failed or an environment came out otherwise (`banyan lineage` shows the reasons)"
+    )
+
+
 def why_given_up(client: Client, run_id: str) -> str:
     """Return the reason of the newest dropped training tree."""
     states = [tree_pb2.TREE_STATE_DROPPED]
@@ -145,6 +156,9 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
     if line := unscored(progress, lambda: why_unscored(client, run.run_id)):
         out.print(f"{line}\n", markup=False, soft_wrap=True)
     if line := given_up(progress, lambda: why_given_up(client, run.run_id)):
+        out.print(f"{line}\n", markup=False, soft_wrap=True)
+
+    if line := not_deterministic(recipe.deterministic, client.stats(run.run_id)):
         out.print(f"{line}\n", markup=False, soft_wrap=True)
 
     def varies(summary: ts.TreeSummary) -> bool:

@@ -1,9 +1,14 @@
 """Absolute paths of a recipe's files, so that a run resumed from another folder finds them."""
 
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
+from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.plugins.environment import HOSTED
+from banyan.recipe import Environment, Recipe
 
 
 def located(recipe: Recipe, file: Path) -> Recipe:
@@ -13,7 +18,73 @@ def located(recipe: Recipe, file: Path) -> Recipe:
     a task file that is in neither. A model that is in neither may be one of the hub.
     """
     task, model = _task(recipe, file), _model(recipe.model, file)
-    return recipe.model_copy(update={"task": task, "model": model})
+    environment = _environment(recipe.environment, file)
+    return recipe.model_copy(update={"task": task, "model": model, "environment": environment})
+
+
+def _environment(part: Environment | None, file: Path) -> Environment | None:
+    if part is None:
+        return None
+    settings = {**part.settings}
+    for key in _paths(part.name):
+        if key in settings:
+            settings[key] = _absolute(str(settings[key]), f"environment.settings.{key}", file)
+    if part.name == "tools" and isinstance(settings.get("servers"), list):
+        settings["servers"] = [_server(one, file) for one in settings["servers"]]
+    python = part.python and _absolute(part.python, "environment.python", file)
+    return part.model_copy(update={"settings": settings, "python": python})
+
+
+def _server(server: Any, file: Path) -> Any:
+    """Return a server of tools with absolute paths of its program and of its files.
+
+    A program that is no path is looked for where this command finds programs: the verifier's own
+    PATH may be another one. Words of the command that are no files here stay as they are.
+    """
+    if not isinstance(server, dict):
+        return server
+    located = {**server}
+    if command := _texts(server.get("command")):
+        program = _beside(command[0], file) or shutil.which(command[0]) or command[0]
+        located["command"] = [program, *(_beside(word, file) or word for word in command[1:])]
+    if files := _texts(server.get("files")):
+        key = "environment.settings.servers.files"
+        located["files"] = [_absolute(name, key, file) for name in files]
+    return located
+
+
+def _texts(value: Any) -> list[str]:
+    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return value if is_list else []
+
+
+def _beside(name: str, file: Path) -> str:
+    """Return the absolute path of a file or folder, links kept; empty if there is none."""
+    named = Path(name).expanduser()
+    found = next((path for path in (file.parent / named, named) if name and path.exists()), None)
+    return os.path.abspath(found) if found else ""
+
+
+def _paths(name: str) -> tuple[str, ...]:
+    """Return the settings of an environment that are paths."""
+    if name not in HOSTED:
+        return ()
+    paths: tuple[str, ...] = registry.find("environment", name).paths
+    return paths
+
+
+def _absolute(name: str, key: str, file: Path) -> str:
+    """Return the absolute path of a name, links kept.
+
+    They tell an interpreter of a virtual environment where its packages are.
+    """
+    found = _beside(name, file)
+    if not found:
+        hint = "; `make environments` makes those that Banyan knows" if "python" in key else ""
+        raise InvalidInput(
+            f"{file}: {key}: there is no {name!r}, neither beside the recipe nor here{hint}"
+        )
+    return found
 
 
 def _task(recipe: Recipe, file: Path) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from banyan.cli.invocation import proposed
-from banyan.cli.join_instructions import joining
+from banyan.cli.join.instructions import joining
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import err, out
 from banyan.cli.render.live import LiveView

@@ -56,7 +56,7 @@ def train(
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
-        scorer_checks.check(loaded, folders)
+        scorer_checks.check(loaded, folders, called=dry_run)
     if dry_run:
         _check_inputs(loaded)
         _print(loaded, as_json)
@@ -108,8 +108,10 @@ def _print(recipe: Recipe | None, as_json: bool) -> None:
         emit(data, True)
     else:
         emit_yaml(data)
+    environment = ", its environment" if recipe.environment else ""
     err.print(
-        "dry run: the recipe, its rows, its reward functions and its model's folder are all valid"
+        f"dry run: the recipe, its rows, its scorers{environment} and its model's folder are all"
+        " valid"
     )
 
 

@@ -16,6 +16,8 @@ from banyan.errors import DeadlineMissed, InvalidInput
 # Bound of the sum of all streams' limits; it reserves no space on the disk. The server's default is
 # a share of the disk that is free as it starts, so it would refuse the streams on some days.
 MAX_FILE_STORE = "16GB"
+# One that also speaks TLS waits a second for the other side to begin.
+_GREETING_S = 3.0
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 CONFIG = """\
 server_name: banyan
@@ -120,7 +122,7 @@ def await_listening(
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
             raise InvalidInput(f"nats-server ended with status {process.returncode}:\n{tail}")
         try:
-            with socket.create_connection((host, int(port)), timeout=0.5) as probe:
+            with socket.create_connection((host, int(port)), timeout=_GREETING_S) as probe:
                 if probe.recv(4) == b"INFO":
                     return
         except OSError:

@@ -21,6 +21,8 @@ from services.chassis.rpc.health import Health, Liveness
 MAX_BYTES = 64 << 20
 # Metadata: the only run that a call may be about. The gateway sets it for joined nodes.
 RUN_KEY = "banyan-run"
+# Metadata: the joined node that calls. The gateway sets it with the run.
+NODE_KEY = "banyan-node"
 # Wait for a port that is in use: by a connection that is ending, or by this process's predecessor.
 LISTEN_S = 15.0
 _POLL_S = 0.1

@@ -11,6 +11,7 @@ from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import rewards_from_wire
+from banyan.wire.weights import by_name
 from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 from services.gateway.domain.ports import Store
 
@@ -28,6 +29,7 @@ class BudgetRounds:
         self._store, self._run_id = store, run_id
         tree_policy = registry.build("generate", recipe.generate.policy, recipe.generate.settings)
         self._start, self._scorers = int(tree_policy.start), len(recipe.scorers)
+        self._weights = by_name(recipe.scorers, recipe.scorer_weights)
         self._block = recipe.control.groups_per_batch
         share = registry.build("rooms", recipe.control.rooms, recipe.control.rooms_settings)
         # A deterministic run decides on whole waves, whatever the time.
@@ -65,7 +67,7 @@ class BudgetRounds:
             known = answer.seen
 
     def _tree_budget(self, facts: runs.RoomFacts) -> TreeBudget:
-        rewards = rewards_from_wire(facts.scores, self._scorers)
+        rewards = rewards_from_wire(facts.scores, self._scorers, self._weights)
         return TreeBudget(
             tree_id=facts.tree_id,
             ordinal=facts.group_ordinal,

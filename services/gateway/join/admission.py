@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from banyan.environments import renderers
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.reasons import Reason
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.wire import schema_version
 from services.chassis.messaging import subjects
+from services.chassis.renderers import make
 from services.gateway.domain import state_machine
 from services.gateway.domain.ports import Store
 from services.gateway.join import nats_accounts, rpc_allowlist, tokens
@@ -161,12 +163,6 @@ def check_joinable(run: runs.Run) -> None:
             f"run {run.run_id} is deterministic: one node samples all of it, and none can join",
             "DETERMINISTIC",
         )
-    if recipe.get("environment"):
-        raise Refused(
-            f"paths of run {run.run_id} act in an environment, which answers nodes of its own site"
-            " alone; none can join",
-            Reason.NO_ENVIRONMENT,
-        )
     if recipe.get("resources", {}).get("engine") != "scripted" and not (
         run.vocabulary and run.tokenizer_digest
     ):
@@ -177,3 +173,26 @@ def check_joinable(run: runs.Run) -> None:
             " the run again",
             Reason.NO_BOUNDS,
         )
+    if recipe.get("environment"):
+        _check_environment(run.run_id, recipe)
+
+
+def _check_environment(run_id: str, recipe: dict[str, Any]) -> None:
+    """Raise Refused for a run in whose environment no joined node may act."""
+    environment = recipe["environment"]
+    if environment.get("external"):
+        raise Refused(
+            f"tools of run {run_id} change something outside ({environment['external']}), which"
+            " only nodes of its own site may have done; none can join",
+            Reason.NO_ENVIRONMENT,
+        )
+    if recipe.get("resources", {}).get("engine") == "scripted":
+        return  # a rehearsal, whose tokens are no model's
+    settings = environment.get("renderer_settings") or {}
+    try:
+        make.check_version(renderers.choose(recipe["model"], environment.get("renderer"), settings))
+    except InvalidInput as error:
+        raise Refused(
+            f"nothing here can render answers in run {run_id} again, so no node can join: {error}",
+            Reason.NO_ENVIRONMENT,
+        ) from None

@@ -1,4 +1,4 @@
-"""The proxy for joined nodes: passes a few methods of the store and of the learner on as bytes.
+"""The proxy for joined nodes: passes a few methods of store, verifier and learner on as bytes.
 
 docs/protocol.md, Rights, has the list.
 """
@@ -18,6 +18,8 @@ from services.gateway.domain.ports import Store
 from services.gateway.join import rpc_allowlist, slots
 from services.gateway.join.admission import Admission, TokenVerifier
 from services.gateway.join.rpc_allowlist import (
+    ACT,
+    ACT_REQUEST,
     FETCH_WEIGHTS,
     FETCH_WEIGHTS_REQUEST,
     JOIN_SWARM,
@@ -46,14 +48,16 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
         store: Store,
         *,
         upstream: grpc.aio.Channel,
+        verifier: grpc.aio.Channel,
         secret: str,
     ) -> None:
-        """Keep `secret`, which opens the ports of learners; `upstream` sends it by itself."""
+        """Keep `secret`, which opens the ports of learners; the channels send it by themselves."""
         self._tokens, self._admission, self._store = tokens, admission, store
-        self._upstream, self._secret = upstream, secret
+        self._upstream, self._verifier, self._secret = upstream, verifier, secret
         self._learners: dict[str, grpc.aio.Channel] = {}
         self._calls = Slots(slots.CALLS, "calls")
         self._uploads = Slots(slots.UPLOADS, "uploads")
+        self._actions = Slots(slots.ACTIONS, "actions")
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         method = details.method
@@ -65,6 +69,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
             return grpc.stream_unary_rpc_method_handler(self._put_blob)
         if method == STREAM_CLAIMED:
             return grpc.unary_stream_rpc_method_handler(self._stream_claimed)
+        if method == ACT:
+            return grpc.unary_unary_rpc_method_handler(self._act)
         if method == FETCH_WEIGHTS:
             return grpc.unary_stream_rpc_method_handler(self._fetch_weights)
         if method.startswith("/banyan."):
@@ -138,6 +144,21 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at
                     yield part
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
+
+    async def _act(self, request: bytes, context: Context) -> bytes:
+        """Have an action answered. The store, which the verifier asks in the caller's name, refuses
+        trees of another run and claims of another node.
+        """
+        run_id, node_id = await self._admit(context)
+        rpc_allowlist.parse(ACT_REQUEST, request)
+        call = cast(Any, self._verifier).unary_unary(ACT)
+        metadata = ((rpc.RUN_KEY, run_id), (rpc.NODE_KEY, node_id))
+        with self._actions.slot(run_id, node_id):
+            try:
+                return bytes(await call(request, timeout=_at_most(context), metadata=metadata))
+            except grpc.aio.AioRpcError as error:
+                await _pass_on(error, context)
+                raise
 
     async def _fetch_weights(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         run_id, node_id = await self._admit(context)

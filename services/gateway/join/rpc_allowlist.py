@@ -13,12 +13,14 @@ from banyan.reasons import Reason
 from banyan.v1 import learner_service_pb2 as learner
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as trees
+from banyan.v1 import verifier_service_pb2 as verifier
 
 M = TypeVar("M", bound=Message)
 FORBIDDEN = Reason.PERMISSION_DENIED
 _TREES = "/banyan.v1.TreeStoreService/"
 _RUNS = "/banyan.v1.RunStoreService/"
 _LEARNER = "/banyan.v1.LearnerService/"
+_VERIFIER = "/banyan.v1.VerifierService/"
 STORE_METHODS: dict[str, type[Message]] = {
     _TREES + "ClaimTree": trees.ClaimTreeRequest,
     _TREES + "ClaimTrees": trees.ClaimTreesRequest,
@@ -35,6 +37,7 @@ STORE_METHODS: dict[str, type[Message]] = {
 PUT_BLOB, PUT_BLOB_REQUEST = _TREES + "PutBlob", trees.PutBlobRequest
 STREAM_CLAIMED, STREAM_CLAIMED_REQUEST = _TREES + "StreamClaimed", trees.StreamClaimedRequest
 FETCH_WEIGHTS, FETCH_WEIGHTS_REQUEST = _LEARNER + "FetchWeights", learner.FetchWeightsRequest
+ACT, ACT_REQUEST = _VERIFIER + "Act", verifier.ActRequest
 JOIN_SWARM = "/banyan.v1.GatewayService/JoinSwarm"
 _HOST = 255  # characters; no host name is longer
 

@@ -1,6 +1,6 @@
-"""Limits on the concurrent calls and uploads of a joined node.
+"""Limits on the concurrent calls, uploads and actions of a joined node.
 
-Calls wait at the store, uploads occupy memory.
+Calls wait at the store, uploads occupy memory, actions processes of the verifier.
 """
 
 import contextlib
@@ -14,6 +14,8 @@ CALLS = 512
 """Of a node: more than it has trees. Each tree may wait for its scores."""
 UPLOADS = 2
 """Of a node; the store takes four at once from all."""
+ACTIONS = 64
+"""Of a node that are answered at once; the others are asked again. Runs share the verifier."""
 STREAMS = CALLS + 64
 """Of a connection, from any caller: the rest waits on the caller's own machine."""
 

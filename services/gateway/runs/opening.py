@@ -14,12 +14,13 @@ from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
 from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader.environment_spec import environment_of
 from banyan.v1 import tree_pb2
-from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
-from services.gateway.runs import evaluation
+from banyan.wire.generate_spec import GenerateSpec
+from services.gateway.runs import evaluation, model_facts
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.staleness_gate import PolicySteps
-from services.gateway.tasks import prompt_tokens
+from services.gateway.tasks import model_words, prompt_tokens
 from services.gateway.tasks.dataset import Examples, Prompt
 
 TRAIN = "train"
@@ -66,6 +67,7 @@ class Opener:
         self.run_id, self.recipe, self.examples = run_id, recipe, examples
         self._group_scorers = group_scorers.scorers(recipe.filter)
         self._tokens = prompt_tokens.of(recipe)
+        self._longest_path = model_facts.read(recipe).longest_path if recipe.environment else 0
 
     def training(
         self, ordinal: int, allocation: Allocation, steps: PolicySteps, wave: Wave | None = None
@@ -79,7 +81,7 @@ class Opener:
             "group_ordinal": ordinal,
             "group_size": trees,
             "min_step": steps.oldest,
-            "generate_json": generate_json(self.recipe, allocation),
+            "generate_json": generate_json(self.recipe, allocation, self._longest_path),
         }
         if self.recipe.control.redundancy:
             in_order = self.recipe.control.redundancy_debias == "cancel_uniform"
@@ -114,7 +116,7 @@ class Opener:
                 "group_size": 1,
                 "min_step": wanted.step,
                 "max_step": wanted.step,
-                "generate_json": evaluation_json(self.recipe, wanted),
+                "generate_json": evaluation_json(self.recipe, wanted, self._longest_path),
             }
             if self.recipe.deterministic:
                 shared |= {"wave": f"{self.run_id}/{wanted.label}", "wave_size": count}
@@ -136,6 +138,7 @@ class Opener:
             prompt_tokens=tokens,
             prompt_digest=digest,
             scorers=self.recipe.eval_scorers if evaluates else self.recipe.scorers,
+            scorer_weights=self.recipe.eval_weights if evaluates else self.recipe.scorer_weights,
             group_scorers=[] if evaluates else self._group_scorers,
             # Below 2^63, for databases without unsigned integers.
             seed=key(self.recipe.seed, "tree", tree) >> 1,
@@ -145,8 +148,11 @@ class Opener:
         )
 
 
-def generate_json(recipe: Recipe, allocation: Allocation) -> str:
-    """Return the generation settings of a group's trees as JSON."""
+def generate_json(recipe: Recipe, allocation: Allocation, longest_path: int = 0) -> str:
+    """Return the generation settings of a group's trees as JSON.
+
+    longest_path: tokens that the model's longest path has; 0 if unknown.
+    """
     part = recipe.generate
     settings = {**part.settings, **allocation.settings}
     return _json(
@@ -155,6 +161,7 @@ def generate_json(recipe: Recipe, allocation: Allocation) -> str:
         settings=settings,
         temperature=part.temperature,
         max_new_tokens=allocation.max_new_tokens,
+        longest_path=longest_path,
     )
 
 
@@ -165,7 +172,7 @@ def with_messages_before(messages_json: str, before: Sequence[Mapping[str, str]]
     return json.dumps([*messages[:head], *map(dict, before), *messages[head:]], ensure_ascii=False)
 
 
-def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
+def evaluation_json(recipe: Recipe, wanted: Evaluation, longest_path: int = 0) -> str:
     """Return the generation settings of an evaluation as JSON.
 
     They ask for one greedy answer, or for independent samples at the recipe's temperature.
@@ -176,19 +183,7 @@ def evaluation_json(recipe: Recipe, wanted: Evaluation) -> str:
         tree_policy="iid",
         settings={"width": 1 if greedy else recipe.eval.samples},
         temperature=0.0 if greedy else recipe.generate.temperature,
-    )
-
-
-def environment_of(recipe: Recipe) -> EnvironmentSpec | None:
-    """Return the environment of a recipe's trees; None for none."""
-    part = recipe.environment
-    if part is None:
-        return None
-    return EnvironmentSpec(
-        name=part.name,
-        settings=part.settings,
-        turns=part.turns,
-        answer_chars=part.answer_chars,
+        longest_path=longest_path,
     )
 
 
@@ -199,8 +194,9 @@ def _json(
     settings: dict[str, Any],
     temperature: float,
     max_new_tokens: int | None = None,
+    longest_path: int,
 ) -> str:
-    part = recipe.generate
+    part, environment = recipe.generate, environment_of(recipe, longest_path)
     spec = GenerateSpec(
         name=tree_policy,
         max_new_tokens=max_new_tokens or part.max_new_tokens,
@@ -210,6 +206,6 @@ def _json(
         top_k=part.top_k,
         stop=tuple(part.stop),
         logit_bias=part.bias,
-        environment=environment_of(recipe),
+        environment=environment and replace(environment, words=model_words.of(recipe)),
     )
     return spec.to_json()

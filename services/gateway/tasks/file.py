@@ -42,9 +42,14 @@ def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
         )
     if not path.is_file():
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
-    parquet = path.suffix.lower() in (".parquet", ".pq")
-    for where, row in _parquet(path) if parquet else _json_lines(path):
+    for where, row in records(path):
         yield _checked(row, where, task)
+
+
+def records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what the lines of a file hold, each with its place, unchecked."""
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    return _parquet(path) if parquet else _json_lines(path)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:

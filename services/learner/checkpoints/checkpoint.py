@@ -29,7 +29,7 @@ KEEP = 2
 _FORMAT = "banyan.checkpoint.v1"
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as PEFT names them
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")  # config and tokenizer of the base model
-_OWN = {MANIFEST, "banyan.json", "model.safetensors.index.json"}
+_OWN = {MANIFEST, "banyan.json", "sft.json", "model.safetensors.index.json"}
 _WHOLE = {"config.json", "generation_config.json"}  # a folder that has them is a model's
 
 

@@ -15,6 +15,7 @@ from banyan.wire.segments import (
     rewards_from_wire,
     tree_from_wire,
 )
+from banyan.wire.weights import weights_of
 from services.learner.data.credit import ScoredTree
 from services.learner.packing.head_observations import LeafObservations
 
@@ -27,7 +28,9 @@ def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
     return ScoredTree(
         tree=tree_from_wire(message),
         leaves=leaves_from_wire(message),
-        rewards=rewards_from_wire(message.scores, len(message.spec.scorers)),
+        rewards=rewards_from_wire(
+            message.scores, len(message.spec.scorers), weights_of(message.spec)
+        ),
         facts=facts_from_wire(message),
     )
 

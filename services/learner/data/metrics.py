@@ -11,7 +11,9 @@ import numpy as np
 
 from banyan.credit.group import lesson_missing, rewards_of
 from banyan.segment import Finish, Kind, Segment
+from banyan.tree import Leaf
 from banyan.view import TreeView
+from services.learner.data import tool_metrics
 from services.learner.data.credit import Credit
 
 AGES = (  # first age, last age, name
@@ -41,6 +43,7 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
         | _variety(credits)
         | _lengths(views)
         | _scoring(views)
+        | tool_metrics.of_views(views)
         | _ages([view for view in views if view.tree.tree_id not in replayed], age)
         | _replay_share(credits, replayed)
     )
@@ -97,13 +100,17 @@ def _completion(view: TreeView, leaf: int) -> bytes:
 
 
 def _answer(view: TreeView, leaf: int) -> str:
-    """Return the text in the last <answer> tag, else the whole completion.
+    """Return the text in the last <answer> tag, else all that stands behind the prompt, or behind
+    the last answer of an environment.
 
     Empty if part of the completion has no text: only whole segments have one.
     """
     texts: list[str] = []
     for segment, end in view.tree.pieces(view.leaves_L[leaf].segment, view.leaves_L[leaf].end):
         if segment.kind is Kind.PROMPT or not end:
+            continue
+        if segment.kind is Kind.TOOL:
+            texts = []
             continue
         if end < len(segment) or not segment.text:
             return ""
@@ -117,16 +124,19 @@ def _lengths(views: Sequence[TreeView]) -> Metrics:
     length_L = [_length(view, leaf) for view in views for leaf in range(len(view.leaves_L))]
     if not length_L:
         return {}
-    ends = [
-        (view.tree.segments[leaf.segment], leaf.end) for view in views for leaf in view.leaves_L
-    ]
-    cut = sum(segment.finish is Finish.LENGTH and end == len(segment) for segment, end in ends)
+    cut = sum(_is_cut(view, leaf) for view in views for leaf in view.leaves_L)
     return {
         "completion_tokens": float(np.mean(length_L)),
         "completion_tokens_median": float(np.median(length_L)),
         "completion_tokens_p99": float(np.quantile(length_L, 0.99)),
         "length_limited_share": cut / len(length_L),
     }
+
+
+def _is_cut(view: TreeView, leaf: Leaf) -> bool:
+    segment = view.tree.segments[leaf.segment]
+    ended = segment.finish is Finish.LENGTH and leaf.end == len(segment)
+    return ended and not tool_metrics.ends_at_its_action(view, leaf)
 
 
 def _length(view: TreeView, leaf: int) -> int:

@@ -22,7 +22,7 @@ from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import credit as credits_module
-from services.learner.data import from_store, metrics, replay, step_mask
+from services.learner.data import from_store, metrics, replay, score_metrics, step_mask
 from services.learner.data.credit import Credit, Floats, ScoredTree, Stale
 from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import LeafObservations
@@ -308,4 +308,5 @@ def prepare(
         entropy_quantile=how.entropy_quantile,
     )
     sampling = metrics.of_batch(lesson.credits, age, {tree.tree_id for tree in replayed})
-    return replace(lesson, metrics=lesson.metrics | sampling)
+    scores = score_metrics.of_trees(batch.messages)
+    return replace(lesson, metrics=lesson.metrics | sampling | scores)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -23,14 +24,22 @@ def write(kept: Path, base: Path, name: str, to: Path) -> None:
     adapter.refuse_other_base(kept, adapter.BaseModel.of(base, name))
     config = json.loads((kept / checkpoint.CONFIG).read_text())
     lora = Lora(rank=config["r"], alpha=config["lora_alpha"], targets=config["target_modules"])
-    model = adapter.attach(models.load(base), lora, seed=0)
-    adapter.restore(model, load_file(kept / checkpoint.ADAPTER))
+    merged = tensors(base, lora, load_file(kept / checkpoint.ADAPTER))
     to.mkdir(parents=True, exist_ok=True)
-    tensors = adapter.merged(model, dict(model.named_parameters()))
-    safetensors_writer.write(to / checkpoint.MODEL, _without_tied(tensors))
+    safetensors_writer.write(to / checkpoint.MODEL, merged)
     for source in checkpoint.beside(base, whole=True):
         shutil.copyfile(source, to / source.name)
     model_files.say_float32(to)
+
+
+def tensors(base: Path, lora: Lora, trained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the float32 tensors of the plain model, once each.
+
+    trained: the adapter's, by PEFT's names
+    """
+    model = adapter.attach(models.load(base), lora, seed=0)
+    adapter.restore(model, trained)
+    return _without_tied(adapter.merged(model, dict(model.named_parameters())))
 
 
 def _without_tied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,6 @@ from banyan.reasons import Reason
 from services.chassis.messaging.batcher import Batcher
 
 _MOST = 64
-_LATER = "LATER"  # the outcome of a request that the answer had no space for
 
 
 class Outcome(Protocol):
@@ -45,7 +44,7 @@ class BatchedCalls(Generic[T, OutcomeT]):
         while True:
             outcome = await self._batcher.ask(request)
             if (
-                outcome.refused == _LATER
+                outcome.refused == Reason.LATER
             ):  # the store answers at least one, so the rest gets its turn
                 continue
             if outcome.refused:

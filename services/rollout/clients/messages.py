@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 
 from banyan.digest import blake
+from banyan.environments.endings import Ending
 from banyan.plugins import LeafMark
 from banyan.segment import Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
+from banyan.wire import endings
 from banyan.wire import segments as wire
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import MAX_MESSAGE_BYTES
@@ -92,8 +94,12 @@ def leaf(
     mark: LeafMark,
     completion: str,
     traceparent: str = "",
+    ending: Ending | None = None,
 ) -> Event:
-    """Return the LeavesFinished event of one leaf."""
+    """Return the LeavesFinished event of one leaf.
+
+    ending: proof that its last action gets no answer.
+    """
     message = events_pb2.LeafFinished(
         run_id=run_id,
         tree_id=tree_id,
@@ -101,6 +107,7 @@ def leaf(
         leaf=wire.leaf_to_wire(mark.leaf),
         reason=mark.reason,
         completion=completion,
+        ending=endings.to_wire(ending) if ending is not None else None,
     )
     msg_id = f"leaf-{tree_id.hex()}-{epoch}-{mark.leaf.segment.hex()}-{mark.leaf.end}"
     leaves = events_pb2.LeavesFinished(leaves=[message])

@@ -2,9 +2,10 @@
 
 import grpc.aio
 
+from banyan.environments.endings import Ending
 from banyan.v1 import verifier_service_pb2 as pb
 from banyan.v1 import verifier_service_pb2_grpc
-from banyan.wire import receipts
+from banyan.wire import endings, receipts
 from services.chassis.rpc import rpc
 from services.rollout.growth.segments import ToolAnswer
 
@@ -19,8 +20,8 @@ class GrpcEnvironments:
 
     async def act(
         self, tree_id: bytes, epoch: int, action: bytes, *, call: str, deadline_s: float
-    ) -> ToolAnswer:
-        """Return the answer to an action."""
+    ) -> ToolAnswer | Ending:
+        """Return the answer to an action, or the word that it gets none."""
         request = pb.ActRequest(
             tree_id=tree_id,
             epoch=epoch,
@@ -29,4 +30,6 @@ class GrpcEnvironments:
             deadline_ms=int(1000 * deadline_s),
         )
         response: pb.ActResponse = await rpc.call(self._stub.Act, request, deadline_s + _GRACE_S)
+        if response.HasField("ending"):
+            return endings.from_wire(response.ending)
         return ToolAnswer(receipts.from_wire(response.receipt), response.text)

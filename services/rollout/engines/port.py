@@ -12,10 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
+from banyan.environments.renderers import RendererSpec
 from banyan.policy import PolicyVersion
 from banyan.reasons import Reason
 from banyan.segment import Finish, Floats, IntTokens, Sampling
 from banyan.signals import EMPTY_SIGNALS, NO_SIGNALS, Signals, Wanted
+from services.chassis.renderers.port import Renderer
 
 Key = Hashable
 # Reason of an InvalidInput: this engine is too small, another may not be.
@@ -38,6 +40,7 @@ class Request:
     draw_key: key of its draws (banyan.draws.branch_key).
     sampling: settings of the distribution drawn from.
     keep: whether a child is likely, so that its KV is worth its memory.
+    acts: whether that holds behind a stop string, too, where it ends an action.
     order: place in logical order; deterministic engines admit by it, others first come, first
         served.
     forced: tokens that come first, whatever their probability; they take no draw, do not count in
@@ -50,6 +53,7 @@ class Request:
     draw_key: int
     sampling: Sampling
     keep: bool = False
+    acts: bool = False
     order: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()
     signals: Wanted = NO_SIGNALS
@@ -120,12 +124,10 @@ class Tokenizer(Protocol):
         """Return token ids of a text that continues an answer: no template, no special tokens."""
         ...
 
-    def encode_answer(self, text: str) -> IntTokens:
-        """Return token ids between an action and what the model says next: the end of its turn, the
-        answer as a turn of its own, and the beginning of the next turn. The text has no special
-        tokens, whatever it looks like.
+    def renderer(self, spec: RendererSpec) -> Renderer:
+        """Return the renderer of a tree whose paths act.
 
-        Raise InvalidInput if the model's template is not known.
+        Raise InvalidInput if the model's turns cannot be written so, or not on this node.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The engine in a thread of its own: commands in, ended segments out, both bounded.
 
 asyncio never waits for a step. In lockstep (deterministic mode) the engine takes a step only after
-the node has answered the one before (`turn`), so that the set of running branches depends on the
-trees and not on timing.
+the node has answered the one before (`turn`), and none while answers to actions are missing
+(`pause`), so that the set of running branches depends on the trees and not on timing.
 """
 
 import asyncio
@@ -162,6 +162,10 @@ class EngineThread:
     def turn(self) -> None:
         """Allow the next step in lockstep: the node has answered the last one."""
         self._command(lambda _: setattr(self, "_my_turn", True))
+
+    def pause(self) -> None:
+        """Take no step before the next `turn`, in lockstep."""
+        self._command(lambda _: setattr(self, "_my_turn", False))
 
     def forget(self) -> None:
         """Drop all cached prefixes."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
-from banyan import order, reward
+from banyan import reward
 from banyan.draws import Draws
+from banyan.environments.endings import Ending
 from banyan.plugins import (
     Branch,
     Expansion,
@@ -27,6 +28,7 @@ from banyan.plugins import (
 from banyan.segment import Segment
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.port import Request, Sampled, Tokenizer
+from services.rollout.engines.turns import actions_of
 from services.rollout.growth import repairs, view_digest
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.plan_checks import checked_plan
@@ -36,7 +38,7 @@ from services.rollout.growth.requests import BranchKey, RequestBuilder
 from services.rollout.growth.scores import LeafScore
 from services.rollout.growth.segments import SegmentBuilder, ToolAnswer
 from services.rollout.growth.spec import GrowSpec
-from services.rollout.growth.step import Call, GrowthStep
+from services.rollout.growth.step import Call, GrowthStep, in_order, inside, open_calls
 from services.rollout.growth.view_digest import ViewDigest
 
 
@@ -100,7 +102,11 @@ class Grower:
         )
         self._requests = RequestBuilder(self.spec, self.tree, self.claim)
         self._segments = SegmentBuilder(
-            self.tree, self.tokenizer, self.producer, self.spec.max_path_tokens, self.spec.turns
+            self.tree,
+            self.tokenizer,
+            self.producer,
+            self.spec.max_path_tokens,
+            actions_of(self.spec.turns, self.tokenizer),
         )
         budget = GrowthBudget(step=self.spec.min_step)
         self._budget = self.grant.apply(budget) if self.grant is not None else budget
@@ -142,10 +148,27 @@ class Grower:
         self._add(segment)
         return self._plan(News((segment,)))
 
+    def unanswered(self, action: bytes, ending: Ending) -> GrowthStep:
+        """Take in that an action gets no answer: its path ends there, with the proof."""
+        leaf = Leaf(action, len(self.tree.segments[action]))
+        branch = Branch(leaf.segment, leaf.end, 0)
+        if branch not in self.acting:
+            return GrowthStep()
+        self.acting.discard(branch)
+        self.leaves[leaf] = ""  # as a later claim finds it
+        self._log.found.append(leaf)
+        self._digest.leaf(leaf, "")
+        self._marked.add(leaf)
+        step = self._plan(News(unanswered=(leaf,)))
+        mark = LeafMark(leaf, ending.reason)
+        return replace(step, leaves=(mark, *step.leaves), endings={leaf: ending})
+
     def scored(self, scores: Sequence[LeafScore]) -> GrowthStep:
         """Take in all scores that the store has of the tree."""
         rewards = reward.rewards(
-            ((score.leaf, score.scorer, score.value) for score in scores), self.spec.scorers
+            ((score.leaf, score.scorer, score.value) for score in scores),
+            self.spec.scorers,
+            self.spec.weights,
         )
         new = {leaf: value for leaf, value in rewards.items() if leaf in self.leaves}
         new = self._unknown(new)
@@ -249,7 +272,7 @@ class Grower:
             segments=tuple(news.segments),
             leaves=marks,
             aborts=tuple(branch for branch, _ in prunes),
-            grown=self._grown() if self._is_over else None,
+            grown=in_order(self.tree, self._marked) if self._is_over else None,
             plans=records,
             calls=calls,
             inside=self._inside() if self._is_over else (),
@@ -282,22 +305,25 @@ class Grower:
 
     def _call(self, plan: Plan) -> tuple[Call, ...]:
         """Return the actions of a plan that have no answer and are not asked for yet."""
-        new = [
-            branch
-            for branch in dict.fromkeys(plan.calls)
-            if branch not in self.acting
-            and self.tree.at(branch.parent, branch.fork, branch.ordinal) is None
-        ]
+        calls, ended = open_calls(plan.calls, self.leaves.keys(), self.tree)
+        self._marked.update(ended)
+        new = [branch for branch in calls if branch not in self.acting]
         self.acting.update(new)
         return tuple(
-            Call(branch.parent, self.completion(Leaf(branch.parent, branch.fork))) for branch in new
+            Call(
+                branch.parent,
+                self.completion(Leaf(branch.parent, branch.fork)),
+                self._requests.order(branch.parent),
+            )
+            for branch in new
         )
 
     def _mark(self, plan: Plan) -> tuple[LeafMark, ...]:
         """Note the leaves of a plan and return the new ones."""
         self._marked.update(mark.leaf for mark in plan.leaves)
         self._marked.difference_update(plan.dropped)
-        marks = tuple(mark for mark in plan.leaves if mark.leaf not in self.leaves)
+        new = (mark for mark in plan.leaves if mark.leaf not in self.leaves)
+        marks = tuple(map(self._segments.reasoned, new))
         for mark in marks:
             self.leaves[mark.leaf] = mark.reason
             self._digest.leaf(mark.leaf, mark.reason)
@@ -313,18 +339,8 @@ class Grower:
         self._pruned.update(branch for branch, _ in prunes)
         return prunes
 
-    def _grown(self) -> tuple[Leaf, ...]:
-        """Return all leaves by their places: the order of arrival depends on timing."""
-        paths = order.paths(self.tree)
-        return tuple(sorted(self._marked, key=lambda leaf: order.at(paths, leaf.segment, leaf.end)))
-
     def _inside(self) -> tuple[Leaf, ...]:
-        """Return the places that were scored as leaves and that paths to leaves go on from."""
-        withdrawn = self.leaves.keys() - self._marked
-        if not withdrawn:
-            return ()
-        above = {segment.id: (segment.parent, segment.fork) for segment in self.tree}
-        return tuple(sorted(reward.inner(withdrawn, self._marked, above)))
+        return inside(self.tree, self.leaves.keys() - self._marked, self._marked)
 
 
 def announced(leaves: Iterable[Leaf]) -> dict[Leaf, str]:

@@ -45,6 +45,7 @@ def _checked(plan: object, tree: Tree, max_path_tokens: int) -> Plan:
     for expansion in _items(plan.expansions, Expansion, "expansions"):
         _check_expansion(expansion, tree)
         _check_length(expansion, tree, max_path_tokens)
+        _check_fork(expansion.branch, tree)
     for mark in _items(plan.leaves, LeafMark, "leaves"):
         _check_mark(mark, tree)
     for prune in _items(plan.prunes, tuple, "prunes"):
@@ -120,6 +121,16 @@ def _check_length(expansion: Expansion, tree: Tree, max_path_tokens: int) -> Non
         raise InvalidInput(
             f"{_label(branch)} asks for {new} new tokens behind {before} tokens of its path{also};"
             f" a path holds {max_path_tokens} (max_path_tokens)"
+        )
+
+
+def _check_fork(branch: Branch, tree: Tree) -> None:
+    """Raise InvalidInput for a fork behind something that was changed outside."""
+    goes_on = branch.fork == len(tree.segments[branch.parent]) and branch.ordinal == 0
+    if not goes_on and not tree.forks_at(branch.parent):
+        raise InvalidInput(
+            f"{_label(branch)} forks a path that changed something outside, which has no copy; let"
+            " such a path go on alone (banyan.tree.Tree.forks_at)"
         )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from banyan import order
 from banyan.draws import branch_key
 from banyan.plugins import Branch, Expansion
-from banyan.segment import IntTokens
+from banyan.segment import IntTokens, Sampling
 from banyan.tree import Tree
 from services.rollout.engines.port import Request
 from services.rollout.growth.spec import GrowSpec
@@ -63,8 +63,12 @@ class RequestBuilder:
         """Return the logical place of a segment as a flat tuple, which engines can compare."""
         return tuple(chain.from_iterable(order.path(segment_id, self.tree.segments, self._paths)))
 
+    def order(self, segment_id: bytes) -> tuple[int, ...]:
+        """Return the logical place of a segment among those of all trees."""
+        return (*self.spec.order, *self.logical_place(segment_id))
+
     def _request(self, expansion: Expansion, prefix_P: IntTokens, ending: bool) -> Request:
-        branch, sampling = expansion.branch, expansion.sampling
+        branch, sampling = expansion.branch, self._within(expansion, len(prefix_P))
         if ending:
             sampling = replace(sampling, max_new_tokens=1)
         assert self.tree.root is not None
@@ -76,12 +80,23 @@ class RequestBuilder:
             draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
             sampling=sampling,
             keep=longest < self.spec.max_path_tokens,
-            order=(
-                *self.spec.order,
-                *self.logical_place(branch.parent),
-                branch.fork,
-                branch.ordinal,
-            ),
+            acts=self._may_act(branch),
+            order=(*self.order(branch.parent), branch.fork, branch.ordinal),
             forced=expansion.forced,
             signals=expansion.signals,
         )
+
+    def _may_act(self, branch: Branch) -> bool:
+        """Return whether an action at a branch would be answered."""
+        turns = self.spec.turns
+        return turns is not None and turns.taken(self.tree, branch) < turns.most
+
+    def _within(self, expansion: Expansion, before: int) -> Sampling:
+        """Return the sampling of an expansion, with as many tokens as the path has room for where
+        answers of an environment take some of it.
+        """
+        sampling, turns = expansion.sampling, self.spec.turns
+        if turns is None or not turns.longest_path:
+            return sampling
+        left = max(1, turns.longest_path - before - len(expansion.forced))
+        return replace(sampling, max_new_tokens=min(left, sampling.max_new_tokens))

@@ -27,6 +27,19 @@ def invalid(error: InvalidInput) -> str:
     return refusal(str(error), error.reason)
 
 
+def refused(rule: str) -> str:
+    """Return the reason for a segment that the store refused by a rule.
+
+    A path that is too long for the model is that on every node: answers of environments count.
+    """
+    if rule != Reason.PATH_TOO_LONG:
+        return f"REFUSED: {rule}"
+    return (
+        f"UNUSABLE: {rule}: a path with its prompt and answers is longer than the model's context;"
+        " lower environment.answer_chars, environment.turns or generate.max_new_tokens"
+    )
+
+
 def here(error: Exception) -> str:
     """Return the reason for an error of this node; the tree may grow on another one."""
     return _sendable(f"UNABLE: {with_kind(error)}")

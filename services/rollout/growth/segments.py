@@ -6,28 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from banyan.environments.receipts import Receipt
-from banyan.plugins import Branch, Expansion
+from banyan.plugins import Branch, Expansion, LeafMark
+from banyan.reasons import Reason
 from banyan.segment import Finish, Floats, Kind, Origin, Segment
 from banyan.tree import Tree
 from services.rollout.engines.port import Sampled, Tokenizer, no_floats
-
-_MARK_TOKENS = 32  # last tokens of a sample, among which the end mark of an action lies
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """The actions that a path may have.
-
-    most: their number.
-    end: the mark that ends one.
-    """
-
-    most: int
-    end: str
-
-    def taken(self, tree: Tree, branch: Branch) -> int:
-        """Return the answers that the path to a branch has."""
-        return sum(piece.kind is Kind.TOOL for piece in tree.lineage(branch.parent))
+from services.rollout.engines.turns import Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +30,19 @@ class SegmentBuilder:
     tokenizer: tokenizer of the engine.
     producer: name of the node.
     max_path_tokens: tokens that a path may hold after the prompt.
-    turns: actions that a path may have, and the mark that ends one; None without an environment.
+    actions: actions in the tree, in tokens; None without an environment.
     """
 
     tree: Tree
     tokenizer: Tokenizer
     producer: str
     max_path_tokens: int
-    turns: Turns | None = None
+    actions: Actions | None = None
 
     def root(self, messages: Sequence[Mapping[str, str]]) -> Segment:
         """Return the prompt segment of a conversation."""
-        tokens = self.tokenizer.encode_chat(messages)
+        acts = self.actions
+        tokens = acts.prompt(messages) if acts else self.tokenizer.encode_chat(messages)
         text = "\n".join(str(message.get("content", "")) for message in messages)
         return Segment(
             tree_id=self.tree.tree_id,
@@ -139,26 +124,45 @@ class SegmentBuilder:
         if sample.finish is Finish.ABORTED and pruned:
             return Finish.PRUNED
         branch = expansion.branch
-        before = self.tree.answer_length(branch.parent, branch.fork)
-        is_full = before + len(sample.tokens_T) >= self.max_path_tokens
-        if sample.finish is Finish.STOP and self.turns and self._is_action(sample):
-            done = self.turns.taken(self.tree, branch)
-            return Finish.LENGTH if is_full or done >= self.turns.most else Finish.TOOL_CALL
+        is_full = self._fills(branch.parent, branch.fork, len(sample.tokens_T))
+        acts = self.actions
+        if sample.finish is Finish.STOP and acts and acts.ends(sample.tokens_T):
+            goes_on = not is_full and acts.turn_left(self.tree, branch)
+            goes_on = goes_on and acts.bridges(self.tree, branch, sample.tokens_T)
+            return Finish.TOOL_CALL if goes_on else Finish.LENGTH
         return Finish.LENGTH if sample.finish is Finish.BOUNDARY and is_full else sample.finish
 
-    def _is_action(self, sample: Sampled) -> bool:
-        """Tell whether a sample that stopped ends with a call, and not with the model's end."""
-        assert self.turns is not None
-        if int(sample.tokens_T[-1]) in self.tokenizer.eos:
-            return False
-        return self.turns.end in self.tokenizer.decode(sample.tokens_T[-_MARK_TOKENS:])
+    def _fills(self, segment: bytes, end: int, new: int = 0) -> bool:
+        """Tell whether nothing can be sampled behind `new` tokens at a place."""
+        if self.tree.answer_length(segment, end) + new >= self.max_path_tokens:
+            return True
+        acts = self.actions
+        return acts is not None and acts.fills(self.tree.prefix_length(segment, end) + new)
+
+    def reasoned(self, mark: LeafMark) -> LeafMark:
+        """Return a mark with the reason RENDERER, if no turn could follow the action there."""
+        leaf, acts = mark.leaf, self.actions
+        segment = self.tree.segments[leaf.segment]
+        if acts is None or segment.finish is not Finish.LENGTH or leaf.end != len(segment):
+            return mark
+        branch = Branch(segment.parent, segment.fork, segment.ordinal)
+        is_full = self._fills(leaf.segment, leaf.end)
+        if segment.kind is not Kind.POLICY or is_full or not acts.ends(segment.tokens_T):
+            return mark
+        if not acts.turn_left(self.tree, branch) or acts.bridges(
+            self.tree, branch, segment.tokens_T
+        ):
+            return mark
+        return LeafMark(leaf, Reason.RENDERER)
 
     def answer(self, action: Segment, answer: ToolAnswer) -> Segment:
         """Return the TOOL segment of an environment's answer to an action."""
-        assert self.turns is not None
-        tokens_T = self.tokenizer.encode_answer(answer.text)
-        left = self.max_path_tokens - self.tree.answer_length(action.id, len(action))
-        goes_on = Finish.BOUNDARY if left > 0 else Finish.LENGTH
+        assert self.actions is not None
+        tokens_T = self.actions.answer(self.tree, action, answer.text)
+        is_full = self._fills(action.id, len(action)) or self.actions.fills(
+            self.tree.prefix_length(action.id, len(action)) + len(tokens_T)
+        )
+        goes_on = Finish.LENGTH if is_full else Finish.BOUNDARY
         return Segment(
             tree_id=self.tree.tree_id,
             parent=action.id,

@@ -8,11 +8,13 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins import TreePolicy, traits
 from banyan.plugins.traits import PolicyTraits
+from banyan.reward import EQUAL, Weights
 from banyan.segment import Sampling
 from banyan.v1 import tree_pb2
 from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
+from banyan.wire.weights import weights_of
+from services.rollout.engines.turns import Turns
 from services.rollout.growth.return_reasons import NO_PLUGIN
-from services.rollout.growth.segments import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class GrowSpec:
     max_step: the newest such step; None for no limit.
     traceparent: trace of the tree.
     scorers: number of scorers that score each leaf.
+    weights: weights of scorers in its reward.
     score_deadline_s: time that its scores may take.
     spare: whether its group may be complete without it while it grows.
     name: name of its tree policy in the recipe.
@@ -50,6 +53,7 @@ class GrowSpec:
     max_step: int | None = None
     traceparent: str = ""
     scorers: int = 1
+    weights: Weights = field(default_factory=lambda: EQUAL)
     score_deadline_s: float = 120.0
     spare: bool = False
     name: str = ""
@@ -81,6 +85,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         _find(generate.name)
         tree_policy = registry.build("generate", generate.name, generate.settings)
         turns = _turns(generate.environment)
+        weights = weights_of(spec)
         sampling = generate.sampling(spec.seed)
         if turns is not None:
             sampling = replace(sampling, stop=(*sampling.stop, turns.end))
@@ -103,6 +108,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         max_step=spec.max_step if spec.HasField("max_step") else None,
         traceparent=spec.traceparent,
         scorers=len(spec.scorers),
+        weights=weights,
         score_deadline_s=spec.score_deadline_ms / 1000,
         spare=spec.group_take > 0 or spec.HasField("last_step"),
         name=generate.name,
@@ -115,10 +121,10 @@ def _turns(spec: EnvironmentSpec | None) -> Turns | None:
     if spec is None:
         return None
     try:
-        environment = registry.environment(spec.name, spec.settings)
+        environment = registry.environment(spec.name, spec.settings, spec.hosting)
     except (ImportError, InvalidInput) as error:
         raise InvalidInput(str(error), reason=NO_PLUGIN) from None
-    return Turns(spec.turns, environment.end)
+    return Turns(spec.turns, environment.end, spec.renderer, spec.longest_path)
 
 
 def _find(name: str) -> None:

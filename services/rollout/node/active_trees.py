@@ -24,6 +24,9 @@ class TreeState(enum.Enum):
     FINISHING = "finishing"  # being completed or returned
 
 
+# Times the branches of the engine, also where nearly all wait for answers: a tool that takes seven
+# times as long as a turn of the engine leaves it no pause, and other nodes have trees left.
+_MOST_HELD = 8
 _NEXT = {
     TreeState.PENDING: frozenset({TreeState.GROWING, TreeState.FINISHING}),
     TreeState.GROWING: frozenset({TreeState.AWAITING, TreeState.FINISHING}),
@@ -91,6 +94,18 @@ class ActiveTree:
     def lacks_budget(self) -> bool:
         """True if it has no branches, and gets none before control grants a growth budget."""
         return self.is_growing and self.grower.lacks_budget
+
+    @property
+    def load(self) -> int:
+        """The branches that it may keep busy, minus those that wait for answers of an environment.
+
+        A tree is as wide as its policy says; of a part of its branches that part counts.
+        """
+        width, waiting = self.spec.traits.width, len(self.grower.acting)
+        if not waiting or not self.is_growing:
+            return width
+        sampling = len(self.grower.in_flight)
+        return math.ceil(width * sampling / (sampling + waiting))
 
     @property
     def needs_answer(self) -> bool:
@@ -188,10 +203,15 @@ class ActiveTrees:
 
         It is enough to keep every branch busy, and half as many again, which wait for others to
         end. The next trees are taken to be as wide as the last one. Trees that wait for a growth
-        budget do not count: they may wait for trees that are not claimed yet.
+        budget do not count: they may wait for trees that are not claimed yet. Branches that wait
+        for answers do not count either, up to a bound: the engine has nothing to do with them.
         """
-        busy = [tree for tree in self.unfinished if not tree.lacks_budget]
-        used = sum(tree.spec.traits.width for tree in busy)
-        branches = self._max_branches + self._max_branches // 2 - used
+        present = [tree for tree in self.unfinished if not tree.lacks_budget]
+        used = sum(tree.load for tree in present)
+        held = sum(tree.spec.traits.width for tree in present)
+        branches = min(
+            self._max_branches + self._max_branches // 2 - used,
+            _MOST_HELD * self._max_branches - held,
+        )
         trees = math.ceil(branches / self._width)
         return max(0, min(trees, self._most_trees - len(self)))

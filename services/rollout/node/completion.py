@@ -14,6 +14,7 @@ from banyan.reasons import Reason
 from services.rollout.clients import messages
 from services.rollout.clients.blobs import Blobs
 from services.rollout.clients.publisher import Publisher
+from services.rollout.growth import return_reasons
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 from services.rollout.node.config import NodeConfig
 from services.rollout.ports import Ingested, Store
@@ -138,7 +139,7 @@ class TreeCompleter:
     async def _is_settled(self, tree: ActiveTree, ingested: Ingested) -> bool:
         """Release a tree that is complete or refused; tell whether it was released."""
         if ingested.refused:
-            await self.return_tree(tree, f"REFUSED: {ingested.refused[0]}")
+            await self.return_tree(tree, return_reasons.refused(ingested.refused[0]))
             return True
         if ingested.missing or not ingested.grown:
             return False

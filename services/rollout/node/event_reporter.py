@@ -52,7 +52,7 @@ class EventReporter:
             await self._publisher.put(await self._blobs.move_large_segments(event))
         for tree, step in steps:
             await self._report_ends(tree, step)
-        if any(step.grown is not None or tree.needs_answer for tree, step in steps):
+        if any(_is_awaited(tree, step) for tree, step in steps):
             self._publisher.flush_soon()
 
     async def _report_ends(self, tree: ActiveTree, step: GrowthStep) -> None:
@@ -60,7 +60,10 @@ class EventReporter:
         run_id, tree_id, traceparent = self._config.run_id, tree.spec.tree_id, tree.traceparent
         for mark in step.leaves:
             completion = tree.grower.completion(mark.leaf)
-            event = messages.leaf(run_id, tree_id, tree.epoch, mark, completion, traceparent)
+            ending = step.endings.get(mark.leaf)
+            event = messages.leaf(
+                run_id, tree_id, tree.epoch, mark, completion, traceparent, ending
+            )
             tree.events.append(event)
             await self._publisher.put(event)
         if step.grown is not None and not tree.is_finishing:
@@ -78,3 +81,8 @@ class EventReporter:
             # given up.
             self._completer.begin(tree)
             await self._publisher.put(event, tree.end_published)
+
+
+def _is_awaited(tree: ActiveTree, step: GrowthStep) -> bool:
+    """Return whether anybody waits for a step's events; what answers an action reads the store."""
+    return step.grown is not None or bool(step.calls) or tree.needs_answer

@@ -1,7 +1,7 @@
 """Deterministic order among trees: waves start together, and trees of a wave go on together.
 
 What runs together in the engine then depends on the trees, and not on whose answer came first
-(docs/protocol.md, Deterministic runs).
+(docs/protocol.md, Deterministic runs). Answers of environments wait for each other in `acting`.
 """
 
 import asyncio

@@ -95,7 +95,7 @@ class Node:
         self._completer = completer = TreeCompleter(
             config, store, publisher, blobs=Blobs(store), trees=trees, tasks=tasks
         )
-        self._acting = Acting(environments, trees, tasks)
+        self._acting = Acting(environments, trees, tasks, config.lockstep)
         self.executor = executor = self._executor(store)
         self._claimer = TreeClaimer(queue, store, thread, refresher, config.node_id)
         self._starter = TreeStarter(

@@ -66,7 +66,8 @@ class StepExecutor:
         for tree in trees:
             tree.enter(TreeState.GROWING)
             tree.note_progress()
-        await self.act_all([(tree, tree.grower.start) for tree in trees])
+        if trees:  # in lockstep a wave, for which the engine waits
+            await self.act_all([(tree, tree.grower.start) for tree in trees], is_turn=True)
 
     async def receive(self, samples: Sequence[Sampled], is_turn: bool = False) -> None:
         """Pass ended segments to their growers and execute the steps that follow.
@@ -94,14 +95,19 @@ class StepExecutor:
         """Make a change to one tree and execute the step that follows."""
         await self.act_all([(tree, change)])
 
-    async def act_all(self, changes: Sequence[tuple[ActiveTree, Change]]) -> None:
-        """Make changes to trees that are not finishing; execute the steps that follow as one."""
+    async def act_all(
+        self, changes: Sequence[tuple[ActiveTree, Change]], is_turn: bool = False
+    ) -> None:
+        """Make changes to trees that are not finishing; execute the steps that follow as one.
+
+        is_turn: whether the engine, in lockstep, waits for these.
+        """
         steps = []
         for tree, change in changes:
             step = self._advance(tree, change) if not tree.is_finishing else None
             if step is not None:
                 steps.append((tree, step))
-        await self._execute(steps)
+        await self._execute(steps, is_turn)
 
     def give_up(self, tree: ActiveTree, reason: str) -> None:
         """Begin to return a tree to the store, unless it is already finishing."""
@@ -138,16 +144,21 @@ class StepExecutor:
     async def _execute(
         self, steps: Sequence[tuple[ActiveTree, GrowthStep]], is_turn: bool = False
     ) -> None:
-        """Execute steps: requests first, so that the engine works while events are sent."""
+        """Execute steps: requests first, so that the engine works while events are sent.
+
+        In lockstep it takes no step while an action has no answer.
+        """
         requests = [request for _, step in steps for request in step.requests]
+        calls = [(tree, call) for tree, step in steps for call in step.calls]
+        if calls and self._lockstep:
+            self._thread.pause()
         if requests and not self._trees.draining:
             self._submit(requests)
-        if is_turn and self._lockstep:
+        if is_turn and self._lockstep and not (calls or self._acting.open):
             self._thread.turn()
         await self._reporter.report(steps)
+        self._acting.begin(calls, self)
         for tree, step in steps:
-            for call in step.calls:
-                self._acting.begin(tree, call, self)
             if step.aborts:
                 keys = [tree.grower.key(branch) for branch in step.aborts]
                 await self.receive(await self._thread.abort(keys))

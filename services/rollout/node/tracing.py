@@ -31,7 +31,7 @@ class Spans:
         for segment in segments:
             key = tree.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))
             tokens = len(segment)
-            if segment.parent:
+            if segment.parent and segment.kind is not Kind.TOOL:  # the engine sees it as a prefix
                 is_sampled = segment.kind is Kind.POLICY
                 prefix = tree.grower.tree.prefix_length(segment.parent, segment.fork)
                 telemetry.count("banyan.tokens.sampled", tokens if is_sampled else 0)
@@ -45,4 +45,5 @@ class Spans:
                 banyan_segment=segment.id.hex(),
                 banyan_tokens=tokens,
                 banyan_policy_step=segment.policy_step,
+                **({"banyan_action": segment.parent.hex()} if segment.kind is Kind.TOOL else {}),
             ).end()

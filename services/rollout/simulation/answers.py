@@ -9,7 +9,8 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Environment
 from banyan.segment import Kind
 from banyan.tree import Tree
-from services.rollout.growth.segments import ToolAnswer, Turns
+from services.rollout.engines.turns import Turns
+from services.rollout.growth.segments import ToolAnswer
 from services.rollout.growth.step import Call
 
 
@@ -24,11 +25,11 @@ class SimulatedEnvironment:
 
     def __init__(self, part: Environment, marks: Mapping[str, str]) -> None:
         self._settings = {**part.settings, **marks}
-        self._environment = registry.environment(part.name, self._settings)
+        self._environment = registry.environment(part.name, self._settings, part.hosting)
         if not hasattr(self._environment, "step"):
             raise InvalidInput(
-                f"environment {part.name} runs code, for which a simulation has no jail; leave"
-                " environment out of it, or take calculator"
+                f"environment {part.name} runs code, for which a simulation has no jail;"
+                " simulate with --set 'environment={name: calculator}', whose calls are answered"
             )
         self.turns = Turns(part.turns, self._environment.end)
         self._states: dict[bytes, bytes] = {}

@@ -18,10 +18,10 @@ from banyan.recipe import Recipe
 from banyan.segment import Kind, Sampling
 from banyan.tree import Leaf, Tree
 from services.rollout.engines.scripted.engine import ScriptedEngine, build
+from services.rollout.engines.turns import Turns
 from services.rollout.growth.grants import BudgetGrant
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.scores import LeafScore, TextRepair
-from services.rollout.growth.segments import Turns
 from services.rollout.growth.spec import GrowSpec
 from services.rollout.growth.step import Call, GrowthStep
 from services.rollout.simulation.answers import SimulatedEnvironment

@@ -17,9 +17,11 @@ from services.treestore.control import (
     processes,
     progress,
     removal,
+    rescores,
     runs,
 )
-from services.treestore.queries import group_outcomes
+from services.treestore.queries import group_outcomes, rescore_comparison
+from services.treestore.queries import rescores as rescore_queries
 from services.treestore.training import policies
 from services.treestore.unit_of_work.context import DESIRED, Context
 from services.treestore.unit_of_work.rows import OVER
@@ -196,3 +198,19 @@ class RunStoreService(RunStoreServiceServicer):
     async def ReplayDead(self, request: rs.ReplayDeadRequest, call: Call) -> rs.ReplayDeadResponse:
         await self._context.write(lambda c: dead_letters.replay(c, request.id))
         return rs.ReplayDeadResponse()
+
+    async def ReadLeavesToRescore(
+        self, request: rs.ReadLeavesToRescoreRequest, call: Call
+    ) -> rs.ReadLeavesToRescoreResponse:
+        return await self._database.read(lambda c: rescore_queries.leaves(c, request))
+
+    async def PutRescores(
+        self, request: rs.PutRescoresRequest, call: Call
+    ) -> rs.PutRescoresResponse:
+        now = self._context.now()
+        return await self._context.write(lambda c: rescores.put(c, request, now))
+
+    async def CompareRescores(
+        self, request: rs.CompareRescoresRequest, call: Call
+    ) -> rs.CompareRescoresResponse:
+        return await self._database.read(lambda c: rescore_comparison.compare(c, request))

@@ -20,7 +20,7 @@ from services.chassis.rpc.rpc import RUN_KEY
 from services.treestore.api import lineage
 from services.treestore.control import learner_failures
 from services.treestore.ingest import blobs
-from services.treestore.lifecycle import actions, claim_batch, claims, group_scoring, waits
+from services.treestore.lifecycle import actions, claim_batch, claims, effects, group_scoring, waits
 from services.treestore.queries import export, stats, transcripts, trees
 from services.treestore.storage import schema
 from services.treestore.training import batches
@@ -106,14 +106,29 @@ class TreeStoreService(TreeStoreServiceServicer):
         )
         return ts.ReturnTreeResponse()
 
-    async def ReadAction(self, request: ts.ReadActionRequest, call: Call) -> ts.ReadActionResponse:
-        await self._check_run(request.tree_id, call)
+    async def ReadActions(
+        self, request: ts.ReadActionsRequest, call: Call
+    ) -> ts.ReadActionsResponse:
+        run_id = _run_of(call)
         return await self._context.notifier.until(
-            [request.tree_id],
-            lambda: self._database.read(lambda c: actions.read(c, request)),
-            actions.is_there,
+            {key.tree_id for key in request.actions},
+            lambda: self._database.read(
+                lambda c: actions.read(c, request, self._context.now(), run_id)
+            ),
+            actions.has_news,
             _seconds(request.deadline_ms),
         )
+
+    async def BeginEffect(
+        self, request: ts.BeginEffectRequest, call: Call
+    ) -> ts.BeginEffectResponse:
+        await self._check_run(request.tree_id, call)
+        now = self._context.now()
+        return await self._context.write(lambda c: effects.begin(c, request, now))
+
+    async def EndEffect(self, request: ts.EndEffectRequest, call: Call) -> ts.EndEffectResponse:
+        await self._check_run(request.tree_id, call)
+        return await self._context.write(lambda c: effects.end(c, request))
 
     async def AwaitIngested(
         self, request: ts.AwaitIngestedRequest, call: Call
@@ -185,7 +200,7 @@ class TreeStoreService(TreeStoreServiceServicer):
             lambda leaves: len(leaves) == len(keys),
             _seconds(request.deadline_ms),
         )
-        return ts.ReadLeavesResponse(transcripts=leaves)
+        return transcripts.answer(keys, leaves)
 
     async def ReadGroup(self, request: ts.ReadGroupRequest, call: Call) -> ts.ReadGroupResponse:
         return await self._context.notifier.until(
@@ -223,7 +238,7 @@ class TreeStoreService(TreeStoreServiceServicer):
         def read(connection: Connection) -> tree_pb2.Tree:
             ids = schema.trees.c.tree_id
             tree_id = trees.find(connection, ids, request.tree_id, "tree")
-            [tree] = trees.read(connection, [tree_id], plans=request.plans)
+            [tree] = trees.read(connection, [tree_id], plans=request.plans, rescores=True)
             return tree
 
         return ts.GetTreeResponse(tree=await self._database.read(read))
@@ -240,14 +255,17 @@ class TreeStoreService(TreeStoreServiceServicer):
     async def ExportTrees(
         self, request: ts.ExportTreesRequest, call: Call
     ) -> AsyncIterator[ts.ExportTreesResponse]:
-        async for tree in self._stream(request.filter):
+        async for tree in self._stream(request.filter, rescores=True):
             yield ts.ExportTreesResponse(line=export.line(tree))
 
-    async def _stream(self, filters: ts.TreeFilter) -> AsyncIterator[tree_pb2.Tree]:
+    async def _stream(
+        self, filters: ts.TreeFilter, *, rescores: bool = False
+    ) -> AsyncIterator[tree_pb2.Tree]:
         wanted = await self._database.read(lambda c: trees.ids(c, filters))
         for start in range(0, len(wanted), _STREAM_BATCH):
             part = wanted[start : start + _STREAM_BATCH]
-            for tree in await self._database.read(partial(trees.read, tree_ids=part)):
+            read = partial(trees.read, tree_ids=part, rescores=rescores)
+            for tree in await self._database.read(read):
                 for segment in tree.segments:
                     trees.drop_signals(segment)
                 yield tree

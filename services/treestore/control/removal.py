@@ -23,7 +23,9 @@ _OF_TREES = (
     schema.segments,
     schema.leaves,
     schema.scores,
+    schema.rescores,
     schema.plans,
+    schema.effects,
     schema.batch_trees,
     schema.batch_replays,
 )

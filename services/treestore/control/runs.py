@@ -9,9 +9,10 @@ from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.ingest.transaction import apply as apply_events
 from services.treestore.lifecycle import transitions
-from services.treestore.storage import schema, tokenizers
+from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.storage.store_metadata import read_int, rise
+from services.treestore.storage.tokens import tokenizers
 from services.treestore.unit_of_work.load import digests_of, load_whole
 from services.treestore.unit_of_work.parked_events import run_key
 from services.treestore.unit_of_work.rows import GROWING, OVER, SCORING

@@ -19,6 +19,7 @@ from banyan.segment import Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire.segments import leaf_from_wire, segment_from_wire
+from banyan.wire.weights import weights_of
 from services.treestore.events import node_name
 from services.treestore.events.events import (
     Event,
@@ -221,6 +222,7 @@ def _opened(message: events_pb2.TreeOpened, sequence: int, run_id: str) -> TreeO
         raise InvalidInput(f"{name} has index {spec.index} in a group of {spec.group_size}")
     if len(set(spec.scorers)) != len(spec.scorers):
         raise InvalidInput(f"{name} names a scorer twice: {list(spec.scorers)}")
+    weights_of(spec)
     _check_row_digest(spec, name)
     return TreeOpened(run_id, spec.tree_id, sequence, message)
 

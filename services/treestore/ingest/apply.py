@@ -13,8 +13,9 @@ from services.treestore.events.events import (
     TreeGrown,
     TreeOpened,
 )
-from services.treestore.lifecycle import assignments, transitions
+from services.treestore.lifecycle import assignments, transitions, unscorable
 from services.treestore.storage import mapping
+from services.treestore.storage.mapping import weights_to_text
 from services.treestore.unit_of_work.parked_events import segment_key, tree_key
 from services.treestore.unit_of_work.rows import (
     GROWING,
@@ -63,6 +64,7 @@ def _open_tree(work: UnitOfWork, event: TreeOpened) -> list[Event]:
         score_deadline_ms=spec.score_deadline_ms or work.settings.score_deadline_ms,
         max_claims=spec.max_claims or work.settings.max_claims,
         opened_ms=work.now_ms,
+        scorer_weights=tuple(spec.scorer_weights),
     )
     work.open_tree(tree, spec.group_scorers)
     work.new_trees.append(
@@ -71,6 +73,7 @@ def _open_tree(work: UnitOfWork, event: TreeOpened) -> list[Event]:
             "spec": spec.SerializeToString(),
             "row_digest": spec.row_digest,
             "scorers": json.dumps(list(spec.scorers)),
+            "scorer_weights": weights_to_text(spec.scorer_weights),
         }
     )
     _join_group(work, event)
@@ -186,7 +189,10 @@ def _finish_leaf(work: UnitOfWork, event: LeafFinished) -> None:
     leaf.finished = True
     leaf.reason = event.message.reason
     leaf.completion = event.message.completion
-    _keep_claim(work, work.trees[event.tree_id], event.message.claim_epoch)
+    tree = work.trees[event.tree_id]
+    _keep_claim(work, tree, event.message.claim_epoch)
+    if event.message.HasField("ending"):
+        unscorable.put_all(work, tree, event.leaf, event.message.ending.reason)
 
 
 def _end_growth(work: UnitOfWork, event: TreeGrown) -> None:

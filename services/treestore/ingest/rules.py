@@ -14,6 +14,7 @@ import enum
 from dataclasses import dataclass
 
 from banyan.reasons import Reason
+from banyan.segment import Kind, Segment
 from banyan.v1 import tree_pb2
 from services.treestore.events.events import (
     Event,
@@ -24,7 +25,8 @@ from services.treestore.events.events import (
     TreeGrown,
     TreeOpened,
 )
-from services.treestore.unit_of_work import receipts
+from services.treestore.ingest import endings
+from services.treestore.unit_of_work import receipts, segment_limits
 from services.treestore.unit_of_work.parked_events import run_key, segment_key, tree_key
 from services.treestore.unit_of_work.rows import DROPPED, GROWING, GroupRow, ScoreRow, TreeRow
 from services.treestore.unit_of_work.segment_bounds import Limits, broken_rule
@@ -185,11 +187,28 @@ def _judge_segment(work: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruli
         segment,
         above=above,
         prompt_tokens=tree.prompt_tokens,
+        given=segment_limits.given_before(work, segment),
     ) or receipts.broken_rule(work.settings.receipt_key, tree.run_id, segment, above=above)
+    broken = broken or _broken_rendering(work, tree, segment)
     if broken:
         return refuse(broken)
     winner = work.places.get((tree.tree_id, segment.parent, segment.fork, segment.ordinal))
     return refuse(Reason.ORDINAL_TAKEN, winner) if winner else ACCEPT
+
+
+def _broken_rendering(work: UnitOfWork, tree: TreeRow, segment: Segment) -> str:
+    """Return the rule about its tokens that an answer breaks, in a run that a node joined."""
+    if segment.kind is not Kind.TOOL or tree.tree_id not in work.bridges:
+        return ""
+    bounds, above = work.spec_bounds[tree.tree_id], work.headers[segment.parent]
+    assert bounds is not None and bounds.environment is not None
+    return receipts.broken_rendering(
+        segment,
+        bridge=work.bridges[tree.tree_id],
+        segments=work.tokens,
+        room=bounds.max_new_tokens - above.answer_tokens(segment.fork),
+        longest_path=bounds.environment.longest_path,
+    )
 
 
 def _check_parent(work: UnitOfWork, tree: TreeRow, event: GrownSegment) -> Ruling | None:
@@ -240,6 +259,10 @@ def _judge_leaf(work: UnitOfWork, tree: TreeRow, event: LeafFinished) -> Ruling:
     stopped = _check_claim(work, tree, event.message.claim_epoch) or _check_place(
         work, tree, event.leaf.segment, event.leaf.end
     )
+    if not stopped and endings.is_false(
+        work.settings.receipt_key, event, work.headers, work.places
+    ):
+        return refuse(Reason.ENDING_FALSE)
     return stopped or ACCEPT
 
 
@@ -254,6 +277,8 @@ def _judge_grown(work: UnitOfWork, tree: TreeRow, event: TreeGrown) -> Ruling:
         stopped = _check_place(work, tree, leaf.segment, leaf.end)
         if stopped:
             return stopped
+    if endings.open_actions(event, work.headers_of.get(event.tree_id, ()), work.places):
+        return refuse(Reason.ACTION_OPEN)
     return ACCEPT
 
 

@@ -1,42 +1,20 @@
 """Texts of runs that a node ever joined: decoded here from the tokens, whatever the messages say.
 
 A segment's message does not prove its sender, so the texts of all nodes of such a run are decoded
-(ADR 051).
+(ADR 051). The text of an environment's answer is proven by its receipt and stays; the text of the
+action that it answers, which comes with the receipt, is decoded (ADR 070).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
-from sqlalchemy import BindParameter, Connection, bindparam, select
+from sqlalchemy import Connection
 
 from banyan.segment import Kind
-from banyan.tree import Leaf
-from services.treestore.storage import schema, tokenizers
-from services.treestore.storage.tokenizers import Decoder
+from banyan.v1 import tree_pb2
+from services.treestore.storage.mapping import Values
+from services.treestore.storage.tokens import path_tokens, tokenizers
+from services.treestore.storage.tokens.path_tokens import SegmentTokens
+from services.treestore.storage.tokens.tokenizers import Decoder
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
-
-_SEGMENTS = schema.segments.c
-_KEYS: BindParameter[list[bytes]] = bindparam("keys", expanding=True)
-_TOKENS = select(
-    _SEGMENTS.id, _SEGMENTS.parent, _SEGMENTS.fork, _SEGMENTS.kind, _SEGMENTS.tokens
-).where(_SEGMENTS.tree_id.in_(_KEYS))
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentTokens:
-    """The tokens of a segment, and its place.
-
-    parent: id of its parent
-    fork: tokens of the parent that it continues
-    kind: number of the `Kind`
-    tokens: token ids as little-endian int32
-    """
-
-    parent: bytes
-    fork: int
-    kind: int
-    tokens: bytes
 
 
 def decode(connection: Connection, work: UnitOfWork) -> None:
@@ -49,15 +27,26 @@ def decode(connection: Connection, work: UnitOfWork) -> None:
     for values in work.new_segments:
         decoder = decoders.get(work.trees[values["tree_id"]].run_id)  # type: ignore[index]
         if decoder is not None:
-            tokens = np.frombuffer(values["tokens"], "<i4")  # type: ignore[call-overload]
-            values["text"] = decoder.decode(tokens)
+            _decode_segment(work, values, decoder)
     changed = [key for key in work.changed_leaves if work.trees[key[0]].run_id in decoders]
     segments = _segments(connection, work, {tree_id for tree_id, _ in changed})
     for tree_id, leaf in changed:
         row = work.part(tree_id).leaves[leaf]
         if row.finished:
             decoder = decoders[work.trees[tree_id].run_id]
-            row.completion = decoder.decode(answer(segments, leaf))
+            _, said_T = path_tokens.split(segments, leaf.segment, leaf.end)
+            row.completion = decoder.decode(said_T)
+
+
+def _decode_segment(work: UnitOfWork, values: Values, decoder: Decoder) -> None:
+    new = _tokens(values)
+    if new.kind != Kind.TOOL:
+        values["text"] = decoder.decode(np.frombuffer(new.tokens, "<i4"))
+    elif new.parent in work.tokens:
+        receipt = tree_pb2.Receipt.FromString(values["receipt"])  # type: ignore[arg-type]
+        _, said_T = path_tokens.split(work.tokens, new.parent, new.fork)
+        receipt.call = decoder.decode(said_T)
+        values["receipt"] = receipt.SerializeToString()
 
 
 def _decoders(connection: Connection, work: UnitOfWork) -> dict[str, Decoder]:
@@ -75,26 +64,17 @@ def _decoders(connection: Connection, work: UnitOfWork) -> dict[str, Decoder]:
 def _segments(
     connection: Connection, work: UnitOfWork, trees: set[bytes]
 ) -> dict[bytes, SegmentTokens]:
-    segments: dict[bytes, SegmentTokens] = {}
-    if trees:
-        for row in connection.execute(_TOKENS, {"keys": sorted(trees)}):
-            segments[row.id] = SegmentTokens(row.parent, row.fork, row.kind, row.tokens)
+    segments = path_tokens.of_trees(connection, trees)
     for new in work.new_segments:
         if new["tree_id"] in trees:
-            names = SegmentTokens.__dataclass_fields__
-            tokens = SegmentTokens(**{name: new[name] for name in names})  # type: ignore[arg-type]
-            segments[new["id"]] = tokens  # type: ignore[index]
+            segments[new["id"]] = _tokens(new)  # type: ignore[index]
     return segments
 
 
-def answer(
-    segments: Mapping[bytes, SegmentTokens], leaf: Leaf
-) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
-    """Return the tokens of a path after its prompt."""
-    parts: list[bytes] = []
-    segment_id, end = leaf.segment, leaf.end
-    while segment_id and segments[segment_id].kind != Kind.PROMPT:
-        segment = segments[segment_id]
-        parts.append(segment.tokens[: 4 * end])
-        segment_id, end = segment.parent, segment.fork
-    return np.frombuffer(b"".join(reversed(parts)), "<i4")
+def _tokens(new: Values) -> SegmentTokens:
+    return SegmentTokens(
+        parent=new["parent"],  # type: ignore[arg-type]
+        fork=new["fork"],  # type: ignore[arg-type]
+        kind=new["kind"],  # type: ignore[arg-type]
+        tokens=new["tokens"],  # type: ignore[arg-type]
+    )

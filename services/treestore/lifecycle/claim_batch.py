@@ -6,6 +6,7 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from banyan import order
 from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.reasons import Reason
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.lifecycle import claims
 from services.treestore.queries import trees
@@ -55,7 +56,7 @@ def claim_many(
         tree_size = sizes.get(claim.tree_id, 0)
         size += tree_size if tree_size <= MAX_BYTES_ALONE else 0  # a larger one is streamed
         if granted and size > MAX_BYTES:
-            outcome.refused = "LATER"
+            outcome.refused = Reason.LATER
             continue
         try:  # a claim is refused before it has changed anything
             if run_id:
@@ -105,6 +106,7 @@ def _add_trees(
     by_id = {tree.spec.tree_id: tree for tree in trees.read(connection, tree_ids, bare=large)}
     for claim, answer in granted:
         answer.tree.CopyFrom(by_id[claim.tree_id])
+        answer.tree.spec.ClearField("row_json")  # what scorers and environments know, nodes do not
         answer.streamed = claim.tree_id in large
 
 

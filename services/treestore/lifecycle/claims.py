@@ -116,6 +116,17 @@ def check_in_force(connection: Connection, tree_id: bytes, epoch: int) -> None:
     _check_in_force(tree_id, row.state, row.claim_epoch, epoch)
 
 
+def check_holder(connection: Connection, tree_id: bytes, node_id: str) -> None:
+    """Raise Refused unless the node holds the claim of a tree. An unknown tree passes."""
+    trees = schema.trees.c
+    holder = connection.scalar(select(trees.claim_node).where(trees.tree_id == tree_id))
+    if holder not in (None, node_id):
+        raise Refused(
+            f"node {node_id} holds no claim of tree {tree_id.hex()[:12]}; drop the tree there",
+            Reason.NOT_ITS_CLAIM,
+        )
+
+
 def return_tree(
     connection: Connection,
     tree_id: bytes,

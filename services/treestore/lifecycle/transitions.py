@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from banyan import reward
 from banyan.v1 import events_pb2, tree_pb2
+from banyan.wire.weights import by_name
 from services.treestore.lifecycle import redundancy
 from services.treestore.unit_of_work import completion
 from services.treestore.unit_of_work.rows import (
@@ -32,7 +33,8 @@ def close_scored(work: UnitOfWork) -> None:
 
 def _close(work: UnitOfWork, tree: TreeRow) -> None:
     part = work.part(tree.tree_id)
-    rewards = completion.rewards(part.leaves, tree.scorers, part.scores)
+    weights = by_name(tree.scorers, tree.scorer_weights)
+    rewards = completion.rewards(part.leaves, tree.scorers, part.scores, weights)
     values = [value for value in rewards.values() if value is not None]
     tally = work.tally_to_change(tree)
     tally.scored += len(values)

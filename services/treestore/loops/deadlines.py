@@ -17,14 +17,11 @@ from sqlalchemy import (
 )
 
 from banyan.reasons import Reason
-from banyan.tree import Leaf
-from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from banyan.wire.segments import leaf_to_wire
 from services.treestore.ingest.dead_letters import dead_letter_event
 from services.treestore.ingest.outcome import Outcome, outcome
 from services.treestore.ingest.transaction import apply as apply_events
-from services.treestore.lifecycle import assignments, group_scoring, transitions
+from services.treestore.lifecycle import assignments, group_scoring, transitions, unscorable
 from services.treestore.lifecycle.claims import spec_of
 from services.treestore.loops.reminders import remind
 from services.treestore.storage import schema
@@ -109,17 +106,11 @@ def _end_scoring(connection: Connection, work: UnitOfWork, tree: TreeRow) -> Non
     waiting = groups if until > work.now_ms else ()
     for leaf, scorer in work.owed(tree):
         if scorer not in waiting:
-            work.put_score(_unscorable(tree, leaf, scorer))
+            unscorable.put(work, tree, leaf, scorer, Reason.DEADLINE)
     if waiting:
         work.change(tree).score_due_ms = until
         tree.remind_due_ms = work.now_ms + (until - work.now_ms) // 2
     work.touched.add(tree.tree_id)
-
-
-def _unscorable(tree: TreeRow, leaf: Leaf, scorer: str) -> events_pb2.LeafScored:
-    score = tree_pb2.Score(state=tree_pb2.SCORE_STATE_UNSCORABLE, reason=Reason.DEADLINE)
-    scored = tree_pb2.ScoredLeaf(leaf=leaf_to_wire(leaf), scorer=scorer, score=score)
-    return events_pb2.LeafScored(run_id=tree.run_id, tree_id=tree.tree_id, scored=scored)
 
 
 def expire_parked(connection: Connection, now_ms: int, settings: Settings) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import leaf_from_wire, own_rewards_from_wire, rewards_from_wire
+from banyan.wire.weights import weights_of
 
 Places = dict[bytes, list[dict[str, Any]]]  # the places in each segment, with their values
 
@@ -15,15 +16,19 @@ Places = dict[bytes, list[dict[str, Any]]]  # the places in each segment, with t
 def line(tree: tree_pb2.Tree) -> str:
     """Return a tree as JSON, without a line end.
 
-    `leaves` of a node are the paths that end in it, first end first, with the parts of their
-    scores; its `reward` is that of the last of them. `own` has the rewards of places in it from
+    `leaves` of a node are the paths that end in it, first end first, with the score of each scorer
+    and the parts of all of them together; `rescores` are those given after the run's own. Its
+    `reward` is that of the last of them; `weights` has the scorers' weights, unless they are equal.
+    `own` has the rewards of places in it from
     which paths continue.
     """
-    spec, rewards = tree.spec, rewards_from_wire(tree.scores, len(tree.spec.scorers))
+    spec = tree.spec
+    weights = weights_of(spec)
+    rewards = rewards_from_wire(tree.scores, len(spec.scorers), weights)
     ends, own = _ends(tree, rewards), _own(tree)
     leaves = sorted(leaf_from_wire(leaf) for leaf in tree.leaves)
     last = {leaf.segment: rewards.get(leaf) for leaf in leaves}
-    values = {
+    values: dict[str, Any] = {
         "tree_id": spec.tree_id.hex(),
         "run_id": spec.run_id,
         "group_id": spec.group_id,
@@ -33,6 +38,8 @@ def line(tree: tree_pb2.Tree) -> str:
         "state": tree_pb2.TreeState.Name(tree.state).removeprefix("TREE_STATE_"),
         "nodes": [_node(segment, last.get(segment.id), ends, own) for segment in tree.segments],
     }
+    if weights:
+        values["weights"] = dict(weights)
     return json.dumps(values, ensure_ascii=False)
 
 
@@ -41,13 +48,50 @@ def _ends(tree: tree_pb2.Tree, rewards: dict[Leaf, float | None]) -> Places:
     parts: dict[Leaf, dict[str, float]] = {}
     for scored in sorted(tree.scores, key=lambda s: (s.scorer, s.scorer_version)):
         parts.setdefault(leaf_from_wire(scored.leaf), {}).update(scored.score.parts)
+    scores, rescores = _scores(tree), _rescores(tree)
     ends: Places = {}
     for leaf in sorted({leaf_from_wire(leaf) for leaf in tree.leaves}):
         end: dict[str, Any] = {"end": leaf.end, "reward": rewards.get(leaf)}
         if parts.get(leaf):
             end["parts"] = parts[leaf]
+        if leaf in scores:
+            end["scores"] = scores[leaf]
+        if leaf in rescores:
+            end["rescores"] = rescores[leaf]
         ends.setdefault(leaf.segment, []).append(end)
     return ends
+
+
+def _scores(tree: tree_pb2.Tree) -> dict[Leaf, dict[str, Any]]:
+    """Return the scores of each leaf by scorer."""
+    scores: dict[Leaf, dict[str, Any]] = {}
+    for scored in tree.scores:
+        scores.setdefault(leaf_from_wire(scored.leaf), {})[scored.scorer] = _score(scored)
+    return scores
+
+
+def _rescores(tree: tree_pb2.Tree) -> dict[Leaf, list[dict[str, Any]]]:
+    """Return the scores of each leaf that came after the run's own, in order of arrival."""
+    scores: dict[Leaf, list[dict[str, Any]]] = {}
+    for rescore in tree.rescores:
+        of = {"scorer": rescore.scored.scorer, "settings": json.loads(rescore.settings_json)}
+        scores.setdefault(leaf_from_wire(rescore.scored.leaf), []).append(
+            of | _score(rescore.scored)
+        )
+    return scores
+
+
+def _score(scored: tree_pb2.ScoredLeaf) -> dict[str, Any]:
+    """Return the value of a score, null for unscorable, with its version, parts and reason."""
+    score = scored.score
+    ok = score.state == tree_pb2.SCORE_STATE_SCORED
+    shown: dict[str, Any] = {
+        "value": score.value if ok else None,
+        "version": scored.scorer_version,
+    }
+    if score.parts:
+        shown["parts"] = {name: score.parts[name] for name in sorted(score.parts)}
+    return shown if ok else shown | {"reason": score.reason}
 
 
 def _own(tree: tree_pb2.Tree) -> Places:

@@ -6,7 +6,7 @@ each batch once.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, 
 
 from banyan import order, reward
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire.weights import by_name
 from services.treestore.storage import mapping, schema
+from services.treestore.storage.mapping import weights_from_text
 from services.treestore.storage.sql import chunks, rows_in
 from services.treestore.unit_of_work.rows import ANSWER, CONSUMED, SCORED
 
@@ -52,6 +54,14 @@ class RewardedLeaf:
 
     length: int
     reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scorers:
+    """The scorers of a tree, with their weights in its rewards."""
+
+    names: Sequence[str]
+    weights: reward.Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,7 @@ def _add_answers(
 def _trees(connection: Connection, run_id: str, groups: Iterable[str]) -> Iterator[Any]:
     """Yield the consumed trees of groups; those dropped before tell nothing of the example."""
     trees = schema.trees.c
-    columns = (trees.tree_id, trees.group_id, trees.tree_index, trees.scorers)
+    columns = (trees.tree_id, trees.group_id, trees.tree_index, trees.scorers, trees.scorer_weights)
     for chunk in chunks(sorted(groups)):
         yield from connection.execute(
             select(*columns).where(
@@ -153,10 +163,10 @@ def leaves(
 ) -> dict[bytes, dict[Place, RewardedLeaf]]:
     """Return the listed leaves of trees by place, in depth-first order.
 
-    trees: rows by id, with the columns `tree_id` and `scorers`
+    trees: rows by id, with the columns `tree_id`, `scorers` and `scorer_weights`
     """
     leaves_of: dict[bytes, dict[Place, RewardedLeaf]] = {tree_id: {} for tree_id in trees}
-    scorers = {tree_id: json.loads(tree.scorers) for tree_id, tree in trees.items()}
+    scorers = {tree_id: _scorers(tree) for tree_id, tree in trees.items()}
     for chunk in chunks(sorted(trees)):
         paths = order.paths(connection.execute(_PLACES, {"keys": chunk}).all())
         rewards = _rewards(connection.execute(_VALUES, {"keys": chunk}), scorers)
@@ -170,16 +180,22 @@ def leaves(
 
 
 def _rewards(
-    rows: Iterable[Row[Any]], scorers: Mapping[bytes, list[str]]
+    rows: Iterable[Row[Any]], scorers: Mapping[bytes, _Scorers]
 ) -> dict[bytes, dict[Place, float | None]]:
     """Return the reward of each place that all scorers of its tree have scored."""
     values: dict[bytes, list[tuple[Place, str, float | None]]] = {
         tree_id: [] for tree_id in scorers
     }
     for row in rows:
-        if row.scorer in scorers[row.tree_id]:
+        if row.scorer in scorers[row.tree_id].names:
             value = row.value if row.state == SCORED else None
             values[row.tree_id].append(((row.segment, row.end), row.scorer, value))
     return {
-        tree_id: reward.rewards(scores, len(scorers[tree_id])) for tree_id, scores in values.items()
+        tree_id: reward.rewards(scores, len(scorers[tree_id].names), scorers[tree_id].weights)
+        for tree_id, scores in values.items()
     }
+
+
+def _scorers(tree: Row[Any]) -> _Scorers:
+    names = json.loads(tree.scorers)
+    return _Scorers(names, by_name(names, weights_from_text(tree.scorer_weights)))

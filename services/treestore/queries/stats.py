@@ -14,6 +14,7 @@ _COUNTED = (
     "scores",
     "policies",
     retention.THROWN_AWAY,
+    counts.UNREPEATABLE,
 )
 _BOUNDED = {  # tables that are bounded by run, so that counting their rows is cheap (ADR 054)
     "refused": schema.refused,

@@ -11,10 +11,12 @@ from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from services.treestore.queries import turns
 from services.treestore.storage import mapping, schema
 from services.treestore.storage.sql import chunks, rows_in
 from services.treestore.unit_of_work.rows import ANSWER, DROPPED, GROWING, SCORING
 
+MOST_BYTES = 1 << 20  # of an answer about leaves; whoever reads it does nothing else meanwhile
 Key = tuple[bytes, Leaf]
 _COLUMNS = (
     *mapping.PLACE_COLUMNS,
@@ -24,6 +26,7 @@ _COLUMNS = (
     "prefix_sampled",
     "text",
     "finish",
+    "receipt",
 )
 _SEGMENTS = select(*(schema.segments.c[name] for name in _COLUMNS)).where(
     schema.segments.c.tree_id.in_(bindparam("keys", expanding=True))
@@ -46,6 +49,27 @@ class LeafRows:
     leaves: Mapping[Key, Row[Any]]
     scores: frozenset[tuple[Key, str]]
     refused: frozenset[tuple[bytes, Leaf, int]]
+
+
+def answer(
+    keys: Sequence[ts.LeafKey], transcripts: Sequence[ts.LeafTranscript]
+) -> ts.ReadLeavesResponse:
+    """Return an answer about leaves, with as many of the first ones as it has room for.
+
+    transcripts: in the order of the keys, without those that are not stored
+    """
+    response, size = ts.ReadLeavesResponse(), 0
+    found = {transcript.key.SerializeToString(): transcript for transcript in transcripts}
+    for place, key in enumerate(keys):
+        transcript = found.get(key.SerializeToString())
+        if transcript is None:
+            continue
+        size += transcript.ByteSize()
+        if size > MOST_BYTES and response.transcripts:
+            response.unread = len(keys) - place
+            break
+        response.transcripts.append(transcript)
+    return response
 
 
 def read(connection: Connection, keys: Sequence[ts.LeafKey]) -> list[ts.LeafTranscript]:
@@ -133,6 +157,7 @@ def _transcript(
         traceparent=tree.traceparent,
         completion_tokens=last.prefix_sampled + (leaf.end if last.kind in ANSWER else 0),
         finish=last.finish,
+        turns=turns.of_path(rows.segments, leaf),
     )
 
 

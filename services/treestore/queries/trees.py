@@ -33,10 +33,13 @@ def read(
     tree_ids: Sequence[bytes],
     plans: bool = False,
     bare: Collection[bytes] = (),
+    *,
+    rescores: bool = False,
 ) -> list[tree_pb2.Tree]:
     """Return whole trees, in the order of the ids; unknown ids are left out.
 
     plans: return the executed plans, too
+    rescores: return the scores that were given after the run's own, too
     bare: ids of trees to return without segments
     """
     with_segments = [tree_id for tree_id in tree_ids if tree_id not in bare]
@@ -52,12 +55,23 @@ def read(
         if i in rows
     ]
     budgets = budgets_of(connection, tree_ids)
+    again = _rescores(connection, tree_ids) if rescores else {}
     for tree in trees:
+        tree.rescores.extend(again.get(tree.spec.tree_id, ()))
         if tree.spec.tree_id in budgets:
             tree.room.CopyFrom(budgets[tree.spec.tree_id])
         if plans:
             tree.plans.extend(_plans(connection, tree.spec.tree_id))
     return trees
+
+
+def _rescores(
+    connection: Connection, tree_ids: Iterable[bytes]
+) -> dict[bytes, list[tree_pb2.Rescore]]:
+    rows = _by_tree(connection, schema.rescores, tree_ids)
+    return {
+        tree_id: [mapping.RESCORE.from_row(row) for row in found] for tree_id, found in rows.items()
+    }
 
 
 def _plans(connection: Connection, tree_id: bytes) -> list[tree_pb2.PlanRecord]:

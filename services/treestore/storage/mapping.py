@@ -6,7 +6,7 @@ a message needs a column (a migration) and a line here, or a place in `left_out`
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -215,3 +215,29 @@ LEAF_SCORED = MessageMapping(
     left_out=frozenset({"run_id"}),  # the run of the tree
     filled_by_store=frozenset({"n", "stored_ms"}),
 )
+RESCORE = MessageMapping(
+    message=tree_pb2.Rescore,
+    table=schema.rescores,
+    fields=(
+        MappedField(
+            name="scored",
+            columns=SCORED_LEAF.columns,
+            to_columns=lambda rescore: tuple(SCORED_LEAF.to_columns(rescore.scored).values()),
+            from_row=SCORED_LEAF.from_row,
+        ),
+        _plain("settings_json", "settings"),
+        _plain("stored_unix_ms", "stored_ms"),
+    ),
+    filled_by_store=frozenset({"n", "tree_id", "settings_digest", "duration_ms"}),
+)
+
+
+def weights_to_text(weights: Iterable[float]) -> str:
+    """Return the text of the column of a tree's weights."""
+    values = list(weights)
+    return json.dumps(values) if values else ""
+
+
+def weights_from_text(text: str) -> tuple[float, ...]:
+    """Return the weights in the text of their column, in the order of the scorers."""
+    return tuple(json.loads(text)) if text else ()

@@ -22,6 +22,8 @@ class Settings(Shared):
 
     A SQLite file of an earlier version is upgraded first, unless a treestore has it open.
     """
+    offline: bool = False
+    """Answer and store without a bus and without loops: for a command, while no system runs."""
     rebuild: bool = False
     """Accept claims from the log that this store never issued, as it lost its rows (ADR 052)."""
     claim_ms: int = 30_000

@@ -63,12 +63,15 @@ def unscored(
 
 
 def rewards(
-    leaves: Mapping[Leaf, LeafRow], scorers: Sequence[str], scores: Scores
+    leaves: Mapping[Leaf, LeafRow],
+    scorers: Sequence[str],
+    scores: Scores,
+    weights: reward.Weights = reward.EQUAL,
 ) -> dict[Leaf, float | None]:
     """Return the reward of each listed leaf.
 
-    It is None where a scorer found the leaf unscorable, a score is missing, or there are no
-    scorers.
+    It is None where a scorer that counts found the leaf unscorable, a score is missing, or there
+    are no scorers.
     """
     leaves_listed = listed(leaves)
     values = [
@@ -77,5 +80,5 @@ def rewards(
         for scorer in scorers
         if (row := scores.get((leaf, scorer))) is not None
     ]
-    by_leaf = reward.rewards(values, len(scorers))
+    by_leaf = reward.rewards(values, len(scorers), weights)
     return {leaf: by_leaf.get(leaf) for leaf in leaves_listed}

@@ -5,9 +5,17 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
+from banyan.reasons import Reason
 from services.treestore.storage import schema
 from services.treestore.storage.sql import add_counts
-from services.treestore.unit_of_work.rows import CLOSED, CONSUMED, DROPPED, GROWING, SCORING
+from services.treestore.unit_of_work.rows import (
+    CLOSED,
+    CONSUMED,
+    DROPPED,
+    GROWING,
+    SCORING,
+    UNSCORABLE,
+)
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 STATES = {
@@ -17,6 +25,16 @@ STATES = {
     CONSUMED: "trees_consumed",
     DROPPED: "trees_dropped",
 }
+UNREPEATABLE = "unrepeatable"  # the count of scores that are missing for one of these reasons
+_OF_A_TIME = frozenset(
+    {
+        Reason.DEADLINE,
+        "TIMEOUT",
+        Reason.INFRASTRUCTURE,
+        Reason.ENVIRONMENT_DIVERGED,
+        Reason.EFFECT_UNKNOWN,
+    }
+)
 Changes = Mapping[tuple[str, str], int]  # by run and name
 
 
@@ -32,9 +50,18 @@ def of_work(work: UnitOfWork) -> Changes:
     for name, rows in new_rows.items():
         for values in rows:
             changes[work.trees[values["tree_id"]].run_id, name] += 1  # type: ignore[index]
+    for values in work.new_scores:
+        if _is_unrepeatable(values):
+            changes[work.trees[values["tree_id"]].run_id, UNREPEATABLE] += 1  # type: ignore[index]
     for tree_id, _ in work.new_leaves:
         changes[work.trees[tree_id].run_id, "leaves"] += 1
     return changes
+
+
+def _is_unrepeatable(score: Mapping[str, object]) -> bool:
+    """Tell whether a score is missing for a reason that another run of the seed may not meet."""
+    reason = str(score["reason"]).partition(":")[0]
+    return score["state"] == UNSCORABLE and reason in _OF_A_TIME
 
 
 def add(connection: Connection, changes: Changes) -> None:

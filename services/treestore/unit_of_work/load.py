@@ -8,6 +8,7 @@ from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 from services.treestore.events.decode import restore
 from services.treestore.events.events import Event, TreeOpened
 from services.treestore.storage import schema
+from services.treestore.storage.mapping import weights_from_text
 from services.treestore.storage.sql import chunks, rows_in
 from services.treestore.storage.store_metadata import read_int
 from services.treestore.unit_of_work import segment_limits
@@ -164,6 +165,7 @@ def load_trees(connection: Connection, work: UnitOfWork, tree_ids: Iterable[byte
         for row in connection.execute(_TREES, {"keys": chunk}):
             values = row._asdict()
             values["scorers"] = scorers_of(row.scorers)
+            values["scorer_weights"] = weights_from_text(row.scorer_weights)
             work.add_tree(TreeRow(**values))
             work.stored_states[row.tree_id] = row.state
 

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, select, tuple_
 
 from banyan.reasons import Reason
+from banyan.segment import Finish
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from services.treestore.events.events import (
@@ -48,6 +49,9 @@ _HEADERS_BY_ID = _HEADERS.where(schema.segments.c.id.in_(_KEYS))
 _HEADERS_BY_PLACE = _HEADERS.where(
     tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS)
 )
+_ACTIONS = _HEADERS.where(
+    schema.segments.c.tree_id.in_(_KEYS), schema.segments.c.finish == int(Finish.TOOL_CALL)
+)
 _HEADERS_BY_TREE = _HEADERS.where(schema.segments.c.tree_id.in_(_KEYS))
 _PLACE = ("tree_id", "segment", "end")
 _LEAVES = _of_trees(schema.leaves, *_PLACE, "finished", "listed", "reason")
@@ -68,6 +72,7 @@ def load_segments(connection: Connection, work: UnitOfWork, events: Iterable[Eve
     want.
     """
     named, places = set[bytes](), set[tuple[bytes, bytes]]()
+    whole, grown = set[bytes](), set[bytes]()
     for event in events:
         match event:
             case GrownSegment():
@@ -75,9 +80,15 @@ def load_segments(connection: Connection, work: UnitOfWork, events: Iterable[Eve
                 places.add((event.tree_id, event.segment.parent))
             case TreeGrown():
                 named |= {leaf.segment for leaf in (*event.leaves, *event.inside)}
+                grown.add(event.tree_id)
+            case LeafFinished() if event.message.HasField("ending"):
+                whole.add(event.tree_id)  # its path, and whether it has an answer
+                named.add(event.leaf.segment)
             case LeafFinished() | LeafScored():
                 named.add(event.leaf.segment)
     load_headers(connection, work, named, places)
+    _load_trees(connection, work, whole)
+    _load_actions(connection, work, grown)
     for chunk in chunks(sorted(named)):
         work.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
@@ -92,6 +103,24 @@ def load_headers(
     for pairs in chunks(sorted(places)):
         for row in connection.execute(_HEADERS_BY_PLACE, {"keys": pairs}):
             work.add_header(SegmentHeader(**row._mapping))
+
+
+def _load_trees(connection: Connection, work: UnitOfWork, tree_ids: Collection[bytes]) -> None:
+    """Load the headers of all segments of trees."""
+    for chunk in chunks(sorted(tree_ids)):
+        for row in connection.execute(_HEADERS_BY_TREE, {"keys": chunk}):
+            work.add_header(SegmentHeader(**row._mapping))
+
+
+def _load_actions(connection: Connection, work: UnitOfWork, tree_ids: Collection[bytes]) -> None:
+    """Load the headers of trees' actions, and of what stands behind them."""
+    actions = list[SegmentHeader]()
+    for chunk in chunks(sorted(tree_ids)):
+        rows = connection.execute(_ACTIONS, {"keys": chunk})
+        actions += [SegmentHeader(**row._mapping) for row in rows]
+    for action in actions:
+        work.add_header(action)
+    load_headers(connection, work, set(), {(action.tree_id, action.id) for action in actions})
 
 
 def needs_scores(work: UnitOfWork, event: Event) -> bool:
@@ -146,8 +175,7 @@ def load_insides(connection: Connection, work: UnitOfWork, events: Collection[Ev
         if marked.get(tree_id, set()) - set(completion.listed(work.part(tree_id).leaves))
     ]
     for chunk in chunks(sorted(wanted)):
-        for row in connection.execute(_HEADERS_BY_TREE, {"keys": chunk}):
-            work.add_header(SegmentHeader(**row._mapping))
+        _load_trees(connection, work, chunk)
         for tree_id, data in connection.execute(_SPECS, {"keys": chunk}):
             spec = tree_pb2.TreeSpec.FromString(data)
             work.part(tree_id).groups = tuple(spec.group_scorers)

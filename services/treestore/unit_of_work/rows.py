@@ -47,6 +47,7 @@ class TreeRow:
     score_deadline_ms: int
     max_claims: int
     opened_ms: int
+    scorer_weights: tuple[float, ...] = ()
     state: int = GROWING
     reason: str = ""
     claim_epoch: int = 0

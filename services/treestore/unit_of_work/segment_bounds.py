@@ -19,7 +19,7 @@ from banyan.policy import PolicyVersion
 from banyan.reasons import Reason
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import tree_pb2
-from banyan.wire.generate_spec import GenerateSpec
+from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from services.treestore.unit_of_work.rows import SegmentHeader
 
 _ROUNDING = 1e-3  # nats above 0 that a log-prob may have: half floats, and sums in any order
@@ -30,6 +30,8 @@ BROKEN = (
     Reason.LOGPROB_ABOVE_0,
     Reason.SAMPLING_NOT_ASKED,
     Reason.PROMPT_NOT_OURS,
+    Reason.ANSWER_TOKENS_FALSE,
+    Reason.ANSWER_END_FALSE,
 )
 """Rules that depend on hashed fields alone: a segment breaks them for good, and so do its children.
 """
@@ -81,6 +83,7 @@ class SpecBounds:
     truncation: distribution that tokens are drawn from
     stop: strings that end a path
     own_policy: the tree policy is one of this package
+    environment: answers on its paths; None for none
     """
 
     prompt_tokens: int
@@ -90,6 +93,12 @@ class SpecBounds:
     truncation: Truncation
     stop: tuple[str, ...]
     own_policy: bool
+    environment: EnvironmentSpec | None = None
+
+    @property
+    def acts(self) -> bool:
+        """True if an environment answers on the tree's paths."""
+        return self.environment is not None
 
 
 def bounds_of(spec: tree_pb2.TreeSpec) -> SpecBounds | None:
@@ -106,6 +115,7 @@ def bounds_of(spec: tree_pb2.TreeSpec) -> SpecBounds | None:
         truncation=Truncation.of(generate),
         stop=generate.stop,
         own_policy=generate.name in _own_policies(),
+        environment=generate.environment,
     )
 
 
@@ -123,12 +133,14 @@ def broken_rule(
     *,
     above: SegmentHeader | None,
     prompt_tokens: int,
+    given: int = 0,
 ) -> str:
     """Return the rule that a segment breaks; empty if it breaks none.
 
     limits, spec: bounds of its run and its tree
     above: its parent
     prompt_tokens: length of the tree's root
+    given: tokens of environments' answers on the path before it
     """
     if not limits.vocabulary:
         return ""
@@ -138,7 +150,7 @@ def broken_rule(
     if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocabulary:
         return Reason.TOKEN_OUT_OF_VOCABULARY
     before = above.answer_tokens(segment.fork) if above else 0
-    path = len(tokens) + (prompt_tokens + before if above else 0)
+    path = len(tokens) + (prompt_tokens + before + given if above else 0)
     if 0 < limits.longest_path < path:
         return Reason.PATH_TOO_LONG
     if _above_0(segment):

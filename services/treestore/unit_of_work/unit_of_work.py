@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from banyan.digest import blake
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
+from services.chassis.renderers.stored import Bridge
 from services.treestore.events.events import Event
 from services.treestore.storage import mapping
 from services.treestore.storage.mapping import Values
 from services.treestore.storage.settings import Settings
+from services.treestore.storage.tokens.path_tokens import SegmentTokens
 from services.treestore.unit_of_work import completion, dead_letters
 from services.treestore.unit_of_work.outgoing_events import OutgoingEvents
 from services.treestore.unit_of_work.parked_events import ParkedEvent, ParkedEvents
@@ -53,6 +55,9 @@ class UnitOfWork:
     runs: runs by id
     limits: bounds of segments, by run
     spec_bounds: bounds of segments by the tree's spec, for trees of runs with limits
+    given: tokens of environments' answers on the path to a segment's end, for trees that act
+    tokens: segments by id on the paths to answers whose tokens are rendered again
+    bridges: what renders them, by tree; None where it cannot be made here
     trees: trees by id
     members: trees by group (run, group id) and index
     stored_states: states of the trees as they are in the database
@@ -78,6 +83,9 @@ class UnitOfWork:
     runs: dict[str, RunRow] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     spec_bounds: dict[bytes, SpecBounds | None] = field(default_factory=dict)
+    given: dict[bytes, int] = field(default_factory=dict)
+    tokens: dict[bytes, SegmentTokens] = field(default_factory=dict)
+    bridges: dict[bytes, Bridge | None] = field(default_factory=dict)
     trees: dict[bytes, TreeRow] = field(default_factory=dict)
     members: dict[tuple[str, str], dict[int, TreeRow]] = field(default_factory=dict)
     stored_states: dict[bytes, int] = field(default_factory=dict)

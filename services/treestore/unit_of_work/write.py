@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
+from banyan.segment import Finish
 from banyan.tree import Leaf
 from services.chassis.messaging import subjects
 from services.treestore.storage import schema
@@ -48,6 +49,7 @@ def flush(connection: Connection, work: UnitOfWork) -> None:
     _write_trees(connection, work)
     _write_groups(connection, work)
     insert_all(connection, schema.segments, work.new_segments)
+    _write_doubts(connection, work)
     _write_leaves(connection, work)
     insert_all(connection, schema.scores, work.new_scores)
     _write_parked(connection, work)
@@ -105,6 +107,25 @@ def _write_groups(connection: Connection, work: UnitOfWork) -> None:
     ]
     if changed:
         connection.execute(_UPDATE_GROUP, changed)
+
+
+def _write_doubts(connection: Connection, work: UnitOfWork) -> None:
+    """Note, for actions that are read from the log again, that an effect may have begun."""
+    if not work.settings.rebuild:
+        return
+    doubts = [
+        {
+            "action": values["id"],
+            "tree_id": values["tree_id"],
+            "tool": "",
+            "claim_epoch": values["claim_epoch"],
+            "begun_ms": work.now_ms,
+            "answer": b"",
+        }
+        for values in work.new_segments
+        if values["finish"] == Finish.TOOL_CALL
+    ]
+    insert_ignore(connection, schema.effects, doubts)
 
 
 def _write_leaves(connection: Connection, work: UnitOfWork) -> None:

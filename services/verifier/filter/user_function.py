@@ -1,22 +1,24 @@
 """The user's reward function as a scorer, always in a child process.
 
 `def reward(completion: str, **row) -> float`, or for a whole group
-`def reward(completions: list[str], **row) -> list[float]`.
+`def reward(completions: list[str], **row) -> list[float]`, or TRL's form of that (`signatures.py`).
+An `async def` is run to its end, in a loop of its own, within the score's deadline. A parameter
+`transcript`, for a group `transcripts`, gets the turns of the path (`banyan.plugins.transcript`).
 """
 
 import hashlib
 import inspect
 import math
+from asyncio import run
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from banyan.errors import InvalidInput
-from banyan.plugins import Row, Scored, Unscorable
-
-_FORM = "it must be def reward(completion: str, **row) -> float"
+from banyan.plugins import Row, Scored, Transcript, Unscorable
+from services.verifier.filter import signatures
 
 
 @dataclass(slots=True)
@@ -24,42 +26,61 @@ class UserFunction:
     """A plain function as a scorer.
 
     version: digest of the function's file, so that lineage distinguishes its states.
+    needs_transcript: whether it has a parameter for the path's turns.
     """
 
     function: Callable[..., Any]
     name: str
     version: str = field(init=False)
+    needs_transcript: bool = field(init=False)
+    _waits: bool = field(init=False)
+
+    TURNS: ClassVar[str] = "transcript"
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             kind = type(self.function).__name__
-            raise InvalidInput(f"{self.name} is a {kind}, not a function; {_FORM}")
+            raise InvalidInput(
+                f"{self.name} is a {kind}, not a function; it must be {signatures.ONE}"
+            )
         self.version = _version(self.function)
+        self.needs_transcript = self.TURNS in _parameters(self.function)[1:]
+        self._waits = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            type(self.function).__call__
+        )
+
+    @property
+    def wrong(self) -> object:
+        """Value of a wrong answer, as the function's owner may set it: `reward.wrong = -1.0`."""
+        return getattr(self.function, "wrong", 0.0)
 
     def check(self, row: Row) -> None:
         """Raise InvalidInput if the function cannot take a completion and this row.
 
         The function is not called.
         """
-        if inspect.iscoroutinefunction(self.function) or inspect.isgeneratorfunction(self.function):
-            raise InvalidInput(
-                f"{self.name} is a coroutine or a generator, not a plain function; {_FORM}"
-            )
-        try:
-            signature = inspect.signature(self.function)
-        except ValueError:
-            return  # a built-in function without a known signature
-        try:
-            signature.bind("", **row)
-        except TypeError as error:
-            fields = ", ".join(map(str, row))
-            raise InvalidInput(
-                f"{self.name}{signature} cannot take a row with {fields}: {error}; {_FORM}"
-            ) from None
+        turns = {self.TURNS: ()} if self.needs_transcript else {}
+        signatures.check(self.function, self.name, row, group=False, turns=turns)
 
-    def score(self, completion: str, row: Row) -> Scored | Unscorable:
+    def score(self, completion: str, row: Row, transcript: Transcript = ()) -> Scored | Unscorable:
         """Return the function's value, UNSCORABLE unless finite. Raise the function's error."""
-        return self._score(self.function(completion, **row))
+        return self._score(self._called(completion, row, transcript))
+
+    def _called(self, first: object, row: Row, turns: object) -> Any:
+        given = {self.TURNS: turns} if self.needs_transcript else {}
+        return self._ran(self.function(first, **given, **row))
+
+    def _ran(self, returned: Any) -> Any:
+        """Return a value. Raise InvalidInput for one that nobody has run to its end."""
+        value = run(returned) if self._waits else returned
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns that it was never awaited
+        elif not (inspect.isgenerator(value) or inspect.isasyncgen(value)):
+            return value
+        raise InvalidInput(
+            f"{self.name} returned a {type(value).__name__}, not a value: is an `await` missing, "
+            "or an `async` before its `def`?"
+        )
 
     def _score(self, value: object) -> Scored | Unscorable:
         if isinstance(value, (Scored, Unscorable)):
@@ -74,9 +95,29 @@ class UserFunction:
 class UserGroupFunction(UserFunction):
     """A plain function as a scorer of whole groups."""
 
-    def score_group(self, completions: Sequence[str], row: Row) -> list[Scored | Unscorable]:
+    TURNS: ClassVar[str] = "transcripts"
+
+    def check(self, row: Row) -> None:
+        """Raise InvalidInput if the function cannot take completions and this row."""
+        turns = {self.TURNS: ()} if self.needs_transcript else {}
+        signatures.check(self.function, self.name, row, group=True, turns=turns)
+
+    def score_group(
+        self, completions: Sequence[str], row: Row, transcripts: Sequence[Transcript] = ()
+    ) -> list[Scored | Unscorable]:
         """Return the function's values, one score for each completion."""
-        return [self._score(value) for value in self.function(list(completions), **row)]
+        if signatures.is_trl(self.function):
+            values = self._ran(self.function(**signatures.trl_arguments(completions, row)))
+        else:
+            values = self._called(list(completions), row, transcripts)
+        return [self._score(value) for value in values]
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except ValueError:
+        return []  # a built-in function without a known signature
 
 
 def _version(function: Callable[..., Any]) -> str:

@@ -13,10 +13,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import sys
 import sysconfig
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +27,7 @@ from banyan.programs.session import SessionResult, Task
 from services.verifier.jail import state as states
 from services.verifier.jail.inside import language
 from services.verifier.jail.turn import Turn, Watch
+from services.verifier.sandbox.confinement import folders
 
 log = logging.getLogger(__name__)
 MAX_STATE_BYTES = 64 << 10
@@ -44,8 +43,8 @@ _ROOT = str(Path(__file__).parents[3])
 class Sessions:
     """Workers that run code on states. Made by `start`."""
 
-    def __init__(self, width: int, key: bytes, folder: str, binary: Path) -> None:
-        self._key, self._folder = key, folder
+    def __init__(self, width: int, key: bytes, folder: str, binary: Path, lock: int) -> None:
+        self._key, self._folder, self._lock = key, folder, lock
         self._threads = ThreadPoolExecutor(width, "monty")  # the others wait in its queue
         self._parts: dict[tuple[float, int], bytes] = {}
         self._pool = monty.Monty(
@@ -66,16 +65,17 @@ class Sessions:
 
         Raises OSError with the reason where the machine cannot run or confine them.
         """
-        folder = tempfile.mkdtemp(prefix="banyan-monty-")
+        folder, lock = folders.locked("banyan-monty-")
         binary = Path(folder, "worker")
         python = getattr(sys, "_base_executable", sys.executable)
         monty_binary = os.path.join(sysconfig.get_path("scripts"), "monty")
         binary.write_text(language.command(python, _ROOT, monty_binary))
         binary.chmod(0o700)
         try:
-            sessions = cls(width, os.urandom(32) if key is None else key, folder, binary)
+            sessions = cls(width, os.urandom(32) if key is None else key, folder, binary, lock)
         except (monty.MontyError, RuntimeError) as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            folders.remove(folder)
+            os.close(lock)
             raise OSError(f"no worker of monty starts: {error}") from error
         first = await sessions.run("None")
         if first.outcome is not Outcome.DONE:
@@ -108,7 +108,10 @@ class Sessions:
         """End all workers; busy ones end with their run."""
         await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self._pool.__exit__, None, None, None)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        folders.remove(self._folder)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     async def _attempt(self, task: Task) -> SessionResult:
         turn = Turn(task.limits)

@@ -5,6 +5,7 @@ import logging
 
 from banyan.programs.run import Outcome, Result, Run
 from services.verifier.jail.zygote import Zygote, ZygoteLost
+from services.verifier.sandbox.closing import Closing
 
 log = logging.getLogger(__name__)
 _MOST_RUNS = 10_000  # of one zygote, so that nothing in it grows without end
@@ -21,7 +22,7 @@ class ZygotePool:
         self._backend = backend
         self._turns = asyncio.Semaphore(width)
         self._idle: list[Zygote] = []
-        self._ending: set[asyncio.Task[None]] = set()
+        self._closing = Closing()
         self._closed = False
         self.version = backend
 
@@ -50,7 +51,7 @@ class ZygotePool:
             return await zygote.run(run)
         finally:
             if zygote.spent or zygote.runs >= _MOST_RUNS or self._closed:
-                self._end(zygote)
+                self._closing.end(zygote)
             else:
                 self._idle.append(zygote)
 
@@ -60,15 +61,9 @@ class ZygotePool:
         except OSError as error:
             raise ZygoteLost(str(error)) from error
 
-    def _end(self, zygote: Zygote) -> None:
-        task = asyncio.create_task(zygote.close())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
     async def close(self) -> None:
         """End all zygotes; busy ones end with their run."""
         self._closed = True
         while self._idle:
-            self._end(self._idle.pop())
-        while self._ending:
-            await asyncio.wait(self._ending)
+            self._closing.end(self._idle.pop())
+        await self._closing.all()

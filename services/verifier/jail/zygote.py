@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -60,14 +59,13 @@ class Zygote:
 
         Raises OSError with the reason where the machine does not allow that.
         """
-        folder = tempfile.mkdtemp(prefix="banyan-jail-")
-        os.chmod(folder, 0o711)  # runs of another user enter their own folder below it
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        try:
-            process = await _launch(folder, theirs)
-        finally:
-            theirs.close()
+        with contextlib.ExitStack() as unlaunched:
+            unlaunched.callback(ours.close)
+            with theirs, folders.made("banyan-jail-") as folder:  # which other users' runs enter
+                process = await _launch(folder, theirs)
+            unlaunched.pop_all()
         zygote = cls(process, ours, folder)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(zygote.close)

@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from banyan.errors import InvalidInput
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.plugins.filter import MOST_REPAIR
-from services.verifier.sandbox import frames, limits
+from services.verifier.filter.call import call
+from services.verifier.hosted.user_class import UserEnvironment
+from services.verifier.sandbox import causes, frames, limits
 from services.verifier.sandbox.confinement import kernel, landlock, seccomp
 
 _REASON_CHARACTERS = 500
@@ -86,19 +89,22 @@ def run(
             message = outcome(scorer, request)
         except BaseException as error:
             # The scorer may raise anything, SystemExit included: all of it is its answer.
-            message = {"unscorable": _reason(error)}
-        if printed:
-            message = message | {"printed": printed.decode("utf-8", "replace")}
-        frames.write(reply, message)
+            cause = causes.claimed(error)
+            message = {"ended": cause} if cause else {"unscorable": _reason(error)}
+        said = {"printed": printed.decode("utf-8", "replace")} if printed else {}
+        frames.send(reply, _frame(message, said))
     finally:
         os._exit(0)  # in any case: the code that follows is the warm child's
 
 
 def outcome(scorer: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scorer's answer as a message, on one completion or on all of a group."""
+    """Return the answer as a message: on one completion, on all of a group, or to an action."""
+    if isinstance(scorer, UserEnvironment):
+        return scorer.did(request)
+    result = call(scorer, request)
     if "completions" not in request:
-        return _message(scorer.score(request["completion"], request["row"]))
-    results = list(scorer.score_group(request["completions"], request["row"]))
+        return _message(result)
+    results = list(result)
     count = len(request["completions"])
     if len(results) != count:
         return {"unscorable": f"EXCEPTION: {len(results)} scores for {count} completions"}
@@ -131,6 +137,19 @@ def _repair(repair: Repair) -> dict[str, Any]:
     through the pipe.
     """
     return asdict(repair) | {"text": repair.text[: MOST_REPAIR + 1]}
+
+
+def _frame(message: dict[str, Any], said: dict[str, Any]) -> bytes:
+    """Return the frame of an answer; one that cannot be sent is the scorer's mistake."""
+    try:
+        frame = frames.pack(message | said)
+    except InvalidInput as error:
+        reason = f"EXCEPTION: the scorer's answer cannot be sent: {error}"
+    else:
+        if len(frame) <= frames.MAX_ANSWER_BYTES:
+            return frame
+        reason = f"TOO_LARGE: the scorer's answer has {len(frame)} bytes"
+    return frames.pack({"unscorable": reason[:_REASON_CHARACTERS], **said})
 
 
 def _reason(error: BaseException) -> str:

@@ -8,18 +8,18 @@ code and not the model's.
 
 import contextlib
 import os
-import select
-import signal
 import sys
 import tempfile
-import time
+from numbers import Real
 from typing import Any, NoReturn
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.plugins import GroupScorer, Scorer
+from banyan.programs.run import Outcome
+from banyan.view import MOST_REWARD
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
-from services.verifier.sandbox import attempt, frames, guard, limits
+from services.verifier.hosted.user_class import UserEnvironment
+from services.verifier.sandbox import attempt, causes, frames, guard, limits
 from services.verifier.sandbox.confinement import (
     folders,
     isolation,
@@ -30,9 +30,9 @@ from services.verifier.sandbox.confinement import (
     readable,
     trial,
 )
+from services.verifier.sandbox.reply import await_frame
 
 _REAP_S = 2.0
-_REASON_CHARACTERS = 500
 # Entries of a score's folder that are removed between two scores; with more the child is replaced.
 _MAX_ENTRIES = 10_000
 
@@ -72,18 +72,33 @@ def _private_channel() -> tuple[int, int]:
     return requests, replies
 
 
-def _scorer(opening: dict[str, Any]) -> Scorer | GroupScorer:
+def _scorer(opening: dict[str, Any]) -> Any:
     """Return the scorer that an opening message names; a plain function is wrapped."""
     sys.path[:0] = [path for path in opening["path"] if path not in sys.path]
+    os.environ.update(opening.get("secrets", {}))
+    if opening["environment"]:
+        kind = registry.find("environment", opening["name"])
+        made = UserEnvironment.made(kind, opening["settings"], opening["name"], opening["external"])
+        if opening["deterministic"]:
+            made.check_deterministic()
+        return made
     scorer = registry.build("filter", opening["name"], opening["settings"])
     is_group = opening.get("group")
     if hasattr(scorer, "score_group" if is_group else "score"):
-        return scorer  # type: ignore[no-any-return]
+        return scorer
     wrapper = UserGroupFunction if is_group else UserFunction
     wrapped = wrapper(scorer, opening["name"])
     if (row := opening.get("row")) is not None:
         wrapped.check(row)
     return wrapped
+
+
+def _wrong(scorer: object) -> float:
+    """Return the value that the scorer gives to wrong answers; 0 if it does not say."""
+    value = getattr(scorer, "wrong", 0.0)
+    if isinstance(value, Real) and abs(float(value)) <= MOST_REWARD:
+        return float(value)
+    raise InvalidInput(f"its `wrong` must be a number within ±{MOST_REWARD:g}, got {value!r:.60}")
 
 
 class Forks:
@@ -93,8 +108,12 @@ class Forks:
         self._allowed, self._isolated = allowed, isolated
         missing = trial.missing()
         self._scorer = _scorer(opening)
+        self._wrong = _wrong(self._scorer)
         self._readable = readable.of(
-            _module(self._scorer, opening["name"]), allowed.readable, allowed.withheld
+            _modules(self._scorer, opening["name"]),
+            allowed.readable,
+            allowed.withheld,
+            network=allowed.network,
         )
         self._user = None
         if os.geteuid() == 0:
@@ -116,6 +135,7 @@ class Forks:
         """Return the first message to the parent."""
         return {
             "version": str(self._scorer.version),
+            "wrong": self._wrong,
             "apart": self._apart,
             "notices": self._notices,
         }
@@ -162,55 +182,33 @@ class Forks:
             attempt.run(self._scorer, request, inner, confinement, folder)
         os.close(inner)
         try:
-            message = _answer(reply, time.monotonic() + confinement.limits.deadline_s)
+            seen = await_frame(reply, confinement.limits.deadline_s, confinement.limits.rounds)
         finally:
             os.close(reply)
             ended = processes.end(process, alone=self._isolated, within_s=_REAP_S)
-        answer = _outcome(message, ended)
+        answer = _answer_of(seen, ended, self._allowed)
         return answer if ended.clean else answer | {"spent": True}
 
 
-def _outcome(message: dict[str, Any] | None, ended: processes.Ended) -> dict[str, Any]:
+def _answer_of(
+    seen: dict[str, Any] | Outcome | None, ended: processes.Ended, allowed: limits.Limits
+) -> dict[str, Any]:
     """Return the attempt's own answer, or how it ended without one."""
-    late = {"timeout": True, "processes": ended.count}
-    if message is not None:
-        return late if message == {"timeout": True} else message
-    if not os.WIFSIGNALED(ended.status):
-        return {"died": f"status {os.WEXITSTATUS(ended.status)}"}
-    number = os.WTERMSIG(ended.status)
-    return late if number == signal.SIGXCPU else {"died": f"signal {number}"}
+    said: dict[str, Any] = {}
+    if isinstance(seen, dict):
+        if "ended" not in seen:
+            return seen
+        said = {key: seen[key] for key in ("printed",) if key in seen}
+        seen = causes.parsed(seen["ended"])
+    number = causes.signal_of(ended) if seen is None else 0
+    how = f"signal {number}" if number else ""
+    return {"ended": causes.of(seen, ended, allowed), "how": how, **said}
 
 
-def _module(scorer: Scorer | GroupScorer, name: str) -> str:
-    return name.partition(":")[0] if ":" in name else type(scorer).__module__
-
-
-def _answer(reply: int, deadline: float) -> dict[str, Any] | None:
-    """Return the attempt's frame, {"timeout"} at the deadline, None if it ended without a frame."""
-    data = b""
-    while (left_s := deadline - time.monotonic()) > 0:
-        if not select.select([reply], [], [], left_s)[0]:
-            break
-        part = os.read(reply, 1 << 16)
-        data += part
-        size = frames.HEADER.unpack(data[:4])[0] if len(data) >= 4 else None
-        if not part or (size is not None and size > 1 << 20):
-            return None
-        if size is not None and len(data) >= 4 + size:
-            return _parsed(data[4 : 4 + size])
-    return {"timeout": True}
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        message = frames.parse(body)
-        # A frame that a completion wrote itself may hold values that cannot be sent on, such as
-        # NaN.
-        frames.pack(message)
-    except InvalidInput as error:
-        reason = f"EXCEPTION: the scorer's answer cannot be read: {error}"
-        return {"unscorable": reason[:_REASON_CHARACTERS]}
-    return message
+def _modules(scorer: Any, name: str) -> tuple[str, ...]:
+    if isinstance(scorer, UserEnvironment) and ":" not in name:
+        return tuple(getattr(scorer.environment, "modules", ()))  # our own code is known
+    return (name.partition(":")[0] if ":" in name else type(scorer).__module__,)
 
 
 def _main() -> NoReturn:

@@ -9,6 +9,7 @@ from banyan.errors import InvalidInput
 
 HEADER = struct.Struct("<I")
 MAX_BYTES = 16 << 20  # a completion and its row; more than any context window
+MAX_ANSWER_BYTES = 1 << 20  # of an attempt
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -49,7 +50,12 @@ def read(handle: int) -> dict[str, Any] | None:
 
 def write(handle: int, message: dict[str, Any]) -> None:
     """Write a frame to a blocking pipe."""
-    data = memoryview(pack(message))
+    send(handle, pack(message))
+
+
+def send(handle: int, frame: bytes) -> None:
+    """Write a packed frame to a blocking pipe."""
+    data = memoryview(frame)
     while data:
         data = data[os.write(handle, data) :]
 

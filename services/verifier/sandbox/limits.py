@@ -7,30 +7,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_THREADS = 64  # of a score that may start no processes
+THREADS = 64  # of a score that may start no processes
+ROUNDS = 5
+"""Deadlines that an attempt has at most, where the machine is too busy to run it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one score. Sent to the child as JSON.
 
-    deadline_s: wall-clock time; processor time is limited to one second more.
+    deadline_s: wall-clock time, up to five times as much where the machine is busy; processor time
+        is limited to one second more, and half of it at the end of time is a wrong answer.
+    rounds: such deadlines.
     memory_mb: address space beyond the warm child's.
     file_mb: size of the largest file that may be written.
     open_files: number of file descriptors.
     processes: processes and threads; 0 forbids new processes, but not threads.
-    network: allow sockets.
+    network: allow sockets to a scorer that asks for them.
+    secrets: names of environment variables that scorers may get.
     readable: folders that may be read beside the interpreter's and the module's.
     withheld: files and folders unreadable even in the module's folder: rows, credentials.
     unconfined: score even if the machine cannot confine a score.
     """
 
     deadline_s: float = 10.0
+    rounds: int = ROUNDS
     memory_mb: int = 1024
     file_mb: int = 16
     open_files: int = 64
     processes: int = 64
     network: bool = False
+    secrets: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
     unconfined: bool = False
@@ -46,7 +53,7 @@ def parsed(message: Mapping[str, Any]) -> Limits:
 
 def apply(limits: Limits, others: int) -> None:
     """Set the limits of this process irrevocably. others: threads of its user beside its own."""
-    most = others + 1 + max(limits.processes, _THREADS)
+    most = others + 1 + max(limits.processes, THREADS)
     _set(resource.RLIMIT_CPU, int(limits.deadline_s) + 1)
     _set(resource.RLIMIT_AS, _address_space() + (limits.memory_mb << 20))
     _set(resource.RLIMIT_FSIZE, limits.file_mb << 20)

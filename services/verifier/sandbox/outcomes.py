@@ -14,26 +14,22 @@ _NAME_CHARACTERS = 64
 REASON_CHARACTERS = 500
 
 
-def outcomes(
-    answer: Mapping[str, Any], count: int, deadline_s: float, scorer: str = ""
-) -> list[Scored | Unscorable]:
+def outcomes(answer: Mapping[str, Any], count: int, scorer: str = "") -> list[Scored | Unscorable]:
     """Return one outcome for each completion; an answer about the group applies to all of them.
 
     scorer: name of the scorer, for the log.
     """
     items = answer.get("group")
     if isinstance(items, list) and _are_outcomes(items, count):
-        return [_outcome(item, deadline_s, scorer) for item in items]
-    return [_outcome(answer, deadline_s, scorer)] * count
+        return [_outcome(item, scorer) for item in items]
+    return [_outcome(answer, scorer)] * count
 
 
 def _are_outcomes(items: list[Any], count: int) -> bool:
     return len(items) == count and all(isinstance(item, dict) for item in items)
 
 
-def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Scored | Unscorable:
-    if "timeout" in answer:
-        return Unscorable(_late(answer, deadline_s))
+def _outcome(answer: Mapping[str, Any], scorer: str) -> Scored | Unscorable:
     if "unscorable" in answer:
         return sound(Unscorable(str(answer["unscorable"])))
     try:
@@ -45,14 +41,6 @@ def _outcome(answer: Mapping[str, Any], deadline_s: float, scorer: str) -> Score
         return sound(Scored(value, parts, _repair(answer.get("repair"))), scorer)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         return sound(Unscorable(f"EXCEPTION: the scorer's repair is invalid: {error}"))
-
-
-def _late(answer: Mapping[str, Any], deadline_s: float) -> str:
-    reason = f"TIMEOUT: the scorer gave no answer in {deadline_s:g} s"
-    processes = answer.get("processes")
-    if isinstance(processes, int) and processes > 1:
-        return f"{reason}, and had {processes} processes"
-    return reason
 
 
 def _repair(fields: Any) -> Repair | None:

@@ -1,6 +1,7 @@
 """Observations and receipts: identity, proof, and the encoding of TOOL segments."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from banyan.environments import receipts
 from banyan.environments.observation import Effect, Observation, ToolOutcome
 from banyan.environments.receipts import Receipt
 from banyan.errors import InvalidInput
-from banyan.segment import Finish, Kind, Segment
+from banyan.segment import Finish, Kind, Origin, Sampling, Segment
 from banyan.wire.segments import segment_from_wire, segment_to_wire
 
 TREE, ACTION = bytes(range(32)), blake(b"action")
@@ -98,8 +99,22 @@ def test_a_receipt_proves_this_answer_to_this_action_alone() -> None:
 def test_only_tool_segments_have_receipts() -> None:
     with pytest.raises(InvalidInput, match="only a TOOL segment"):
         Segment(TREE, ACTION, 5, 0, Kind.FORCED, np.array([7]), receipt=RECEIPT)
-    with pytest.raises(InvalidInput, match="only a TOOL segment"):
-        Segment(TREE, ACTION, 5, 0, Kind.TOOL, np.array([7]), receipt=RECEIPT, policy=b"p")
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        {"policy": b"p"},
+        {"logprobs_T": [-1.0]},
+        {"sampled_logprobs_T": [-1.0]},
+        {"sampling": Sampling(temperature=0.5)},
+        {"origin": Origin.TEACHER},
+    ],
+    ids=lambda sampled: next(iter(sampled)),
+)
+def test_an_answer_has_nothing_of_a_sample(sampled: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="which no policy samples"):
+        Segment(TREE, ACTION, 5, 0, Kind.TOOL, np.array([7]), receipt=RECEIPT, **sampled)
 
 
 @pytest.mark.parametrize(

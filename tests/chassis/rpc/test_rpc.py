@@ -3,11 +3,13 @@
 import asyncio
 import socket
 
+import grpc
 import pytest
 
-from banyan.errors import InvalidInput, NotFound, NotReady, Refused, TemporaryError
+from banyan.errors import BanyanError, InvalidInput, NotFound, NotReady, Refused, TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
+from banyan.wire.status import error_of, status_of
 from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 
@@ -52,6 +54,65 @@ async def test_an_error_keeps_its_class_message_and_reason(error) -> None:
                 pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
             )
     assert (str(caught.value), caught.value.reason) == (str(error), error.reason)
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("letter", ["a", "%", "\n", "ü", "🌳"])
+@pytest.mark.parametrize("length", [1400, 8000, 1_000_000])
+async def test_a_long_message_loses_its_middle_and_not_the_status(letter: str, length: int) -> None:
+    """Above 8 KiB of headers gRPC drops the whole status, and the caller could not tell why."""
+    server = await _server(Refused(f"tree {letter * length} is stale", "STALE_EPOCH"))
+    async with rpc.channel(server.address) as channel:
+        with pytest.raises(Refused, match=r"^tree (.|\n)* is stale$") as caught:
+            await rpc.call(
+                pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
+            )
+    assert caught.value.reason == "STALE_EPOCH" and len(str(caught.value)) > 300
+    await server.stop(0)
+
+
+async def test_details_of_another_status_than_the_code_are_not_read() -> None:
+    """As of a server that is not ours, or of a status that gRPC itself replaced."""
+
+    class Odd(Learner):
+        async def GetStatus(self, request, context):
+            other = status_of(NotFound("no run x"))
+            context.set_trailing_metadata(other.trailing_metadata)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "odd")
+
+    def add(to: grpc.aio.Server) -> None:
+        pb_grpc.add_LearnerServiceServicer_to_server(Odd(), to)
+
+    server = await rpc.serve("127.0.0.1:0", [add], ["x"])
+    async with rpc.channel(server.address) as channel:
+        with pytest.raises(InvalidInput, match="odd"):
+            await rpc.call(
+                pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
+            )
+    await server.stop(0)
+
+
+async def test_a_call_that_its_server_cancels_may_be_made_again() -> None:
+    """Of more than a thousand that wait for a server's loop gRPC itself cancels some."""
+
+    class Crowded(Learner):
+        def __init__(self) -> None:
+            self.calls = 0
+
+        async def GetStatus(self, request, context):
+            self.calls += 1
+            if self.calls == 1:
+                await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+            return pb.LearnerServiceGetStatusResponse(run_id="r")
+
+    def add(to: grpc.aio.Server) -> None:
+        pb_grpc.add_LearnerServiceServicer_to_server(Crowded(), to)
+
+    server = await rpc.serve("127.0.0.1:0", [add], ["x"])
+    async with rpc.channel(server.address) as channel:
+        status = pb_grpc.LearnerServiceStub(channel).GetStatus
+        answer = await rpc.call(status, pb.LearnerServiceGetStatusRequest(), patience_s=10)
+        assert answer.run_id == "r"
     await server.stop(0)
 
 
@@ -120,3 +181,15 @@ async def test_a_call_waits_for_a_server_that_comes_up_but_not_for_ever() -> Non
         server = await rpc.serve(address, [adder], [])
         assert (await waiting).run_id == "r"
         await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [("Internal error from Core", TemporaryError), ("Internal error from Rust", BanyanError)],
+)
+def test_a_stream_that_was_ended_while_it_sent_is_worth_another_attempt(
+    said: str, raised: type[BanyanError]
+) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, said)
+    assert type(error_of(error, "the store")) is raised

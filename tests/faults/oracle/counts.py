@@ -8,6 +8,13 @@ from banyan.v1 import tree_pb2
 
 _NOT_ROWS = ("thrown_away",)
 _OF_TREES = ("segments", "leaves", "scores")
+_UNREPEATABLE = (
+    "DEADLINE",
+    "TIMEOUT",
+    "INFRASTRUCTURE",
+    "ENVIRONMENT_DIVERGED",
+    "EFFECT_UNKNOWN",
+)
 
 
 def counts(db: sqlite3.Connection) -> Iterator[str]:
@@ -46,5 +53,12 @@ def _found(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
             " group by 1"
         )
         found |= {(run_id, table): times for run_id, times in rows}
+    missing: Counter[tuple[str, str]] = Counter()
+    for run_id, reason in db.execute(
+        "select t.run_id, x.reason from scores x join trees t on t.tree_id = x.tree_id"
+        f" where x.state = {tree_pb2.SCORE_STATE_UNSCORABLE}"
+    ):
+        missing[run_id, "unrepeatable"] += reason.split(":")[0] in _UNREPEATABLE
+    found |= {key: times for key, times in missing.items() if times}
     policies = db.execute("select run_id, count(*) from policies group by 1")
     return found | {(run_id, "policies"): times for run_id, times in policies}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from banyan.digest import blake
 from banyan.errors import BanyanError
 from banyan.segment import Finish, Kind, Origin, Segment
 from banyan.v1 import tree_pb2
@@ -85,37 +84,6 @@ def _segment(row: sqlite3.Row) -> Segment:
         if row["receipt"]
         else None,
     )
-
-
-def answers(db: sqlite3.Connection) -> Iterator[str]:
-    """Yield answers that stand behind no action or are not proven, and actions of finished trees
-    that nobody answered.
-    """
-    rows = {row["id"]: row for row in db.execute("select * from segments")}
-    answered = set()
-    for row in rows.values():
-        if row["kind"] != Kind.TOOL:
-            continue
-        action = rows.get(row["parent"])
-        if action is None or (action["finish"], action["length"], 0) != (
-            Finish.TOOL_CALL,
-            row["fork"],
-            row["ordinal"],
-        ):
-            yield f"answer {short(row['id'])} stands behind no action"
-        receipt = tree_pb2.Receipt.FromString(row["receipt"] or b"")
-        seen = receipt.observation
-        if seen.action != row["parent"] or seen.shown != blake(row["text"].encode()):
-            yield f"answer {short(row['id'])} has a receipt for something else, or none"
-        answered.add(row["parent"])
-    over = {
-        row["tree_id"]
-        for row in db.execute("select tree_id from trees where state in (?, ?)", (CLOSED, CONSUMED))
-    }
-    for row in rows.values():
-        is_action = row["finish"] == Finish.TOOL_CALL and row["tree_id"] in over
-        if is_action and row["id"] not in answered:
-            yield f"action {short(row['id'])} has no answer"
 
 
 def samples(db: sqlite3.Connection, run_id: str) -> Iterator[str]:

@@ -106,23 +106,36 @@ def _closed(db: sqlite3.Connection, row: sqlite3.Row, name: str) -> Iterator[str
 
 
 def _rewards(db: sqlite3.Connection, row: sqlite3.Row) -> Mapping[tuple[bytes, int], float]:
-    """Return the reward of each listed leaf with all its scores: the mean of them."""
-    said = defaultdict(list)
+    """Return the reward of each listed leaf with all its scores: their mean by the weights that the
+    run's recipe names, which are not read from the tree.
+    """
+    weights = _weights(db, row)
+    said: dict[tuple[bytes, int], list[tuple[float, float | None]]] = defaultdict(list)
     given = db.execute(
-        "select s.segment, s.end, s.state, s.value from scores s join leaves l on l.tree_id ="
-        " s.tree_id"
+        "select s.segment, s.end, s.scorer, s.state, s.value from scores s join leaves l"
+        " on l.tree_id = s.tree_id"
         " and l.segment = s.segment and l.end = s.end and l.listed where s.tree_id = ?",
         (row["tree_id"],),
     )
     for score in given:
-        said[(score["segment"], score["end"])].append(
-            score["value"] if score["state"] == SCORED else None
-        )
+        weight = weights.get(score["scorer"], 1.0)
+        value = score["value"] if score["state"] == SCORED else None
+        if weight:
+            said[(score["segment"], score["end"])].append((weight, value))
     return {
-        leaf: math.fsum(v) / len(v)
-        for leaf, values in said.items()
-        if (v := [x for x in values if x is not None]) == values
+        leaf: math.fsum(w * v for w, v in known) / math.fsum(w for w, _ in known if w > 0)
+        for leaf, pairs in said.items()
+        if len(known := [(w, v) for w, v in pairs if v is not None]) == len(pairs)
     }
+
+
+def _weights(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, float]:
+    (text,) = db.execute(
+        "select recipe_json from runs where run_id = ?", (row["run_id"],)
+    ).fetchone()
+    recipe = json.loads(text)
+    measured = recipe.get("eval", {}).get("filter") if row["label"] else None
+    return {part["name"]: part.get("weight", 1.0) for part in measured or recipe.get("filter", ())}
 
 
 def _equal(a: float | None, b: float | None) -> bool:

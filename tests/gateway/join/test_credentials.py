@@ -56,9 +56,9 @@ class Secured:
         path.write_text(jwt.credentials_file(token, seed))
         return await Bus.connect(f"nats://{self.address}", "insider", creds=str(path))
 
-    async def node(self, patience_s: float = 5.0) -> Bus:
+    async def node(self, patience_s: float = 5.0, address: str = "") -> Bus:
         return await Bus.connect(
-            f"tls://{self.address}",
+            f"tls://{address or self.address}",
             "node",
             creds=self.node_creds(),
             inbox_prefix=SCOPE.inbox_prefix,

@@ -240,8 +240,8 @@ async def test_a_node_that_uploads_without_an_end_has_two_places_and_others_have
     ended = asyncio.Event()
 
     async def slowly():
+        await ended.wait()  # before the first message: one that is being sent may hide the refusal
         yield lineage.PutBlobRequest(tree_id=bytes(32), epoch=1, digest=blake(b"x"), size=1)
-        await ended.wait()
 
     async with node_channel(hostile) as first, node_channel(honest) as second:
         stubs = TreeStoreServiceStub(first), TreeStoreServiceStub(second)

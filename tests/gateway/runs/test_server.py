@@ -10,13 +10,15 @@ import pytest
 
 from banyan.errors import InvalidInput, NotReady, Refused
 from banyan.v1 import gateway_service_pb2 as pb
+from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1.gateway_service_pb2_grpc import (
     GatewayServiceStub,
     add_GatewayServiceServicer_to_server,
 )
 from banyan.v1.runstore_service_pb2 import RunState as S
+from services.chassis.renderers import family
 from services.chassis.rpc import rpc
-from services.gateway.join.admission import Admission, TokenVerifier
+from services.gateway.join.admission import Admission, TokenVerifier, check_joinable
 from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from tests.cli.folders import whole_model
@@ -293,11 +295,38 @@ async def test_no_node_joins_a_run_whose_model_nobody_here_can_read(
     assert refused.value.reason == "NO_BOUNDS"
 
 
-async def test_no_node_joins_a_run_whose_paths_act(gateway, store, recipe_of) -> None:
+async def test_nodes_join_a_run_whose_paths_act(gateway, store, recipe_of) -> None:
     acting = recipe_of(environment={"name": "calculator"})
     run_id = (await _create(gateway, acting)).run.run_id
-    with pytest.raises(Refused, match="act in an environment") as refused:
-        await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))
+    answer = await rpc.call(gateway.CreateToken, pb.CreateTokenRequest(run_id=run_id))
+    assert answer.token
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"external": ["send_mail"]}, "change something outside .*send_mail"),
+        ({"renderer": "qwen3"}, "again, so no node can join: .*qwen3"),
+        ({"renderer": "none"}, "there is no renderer 'none'"),
+    ],
+)
+def test_no_node_joins_where_what_it_says_cannot_be_checked(
+    recipe_of, monkeypatch, environment, message
+) -> None:
+    monkeypatch.setattr(family, "installed", lambda: "")  # the package is missing here
+    recipe = recipe_of().model_dump(mode="json") | {
+        "environment": {"name": "calculator", **environment},
+        "resources": {"engine": "torch"},
+    }
+    run = runs.Run(
+        run_id="r-1",
+        recipe_json=json.dumps(recipe),
+        state=S.RUN_STATE_TRAINING,
+        vocabulary=9,
+        tokenizer_digest=b"d" * 32,
+    )
+    with pytest.raises(Refused, match=message) as refused:
+        check_joinable(run)
     assert refused.value.reason == "NO_ENVIRONMENT"
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from banyan.environments.observation import Effect, ToolOutcome
+from banyan.environments.outcomes import TOOL_OUTCOMES
 from banyan.plugins.environment import Answer
 from banyan.programs.run import Outcome
 from banyan.programs.session import SessionResult, Task
@@ -76,12 +77,7 @@ def test_every_end_of_a_call_is_an_answer(
 
 
 def test_every_outcome_that_is_the_programs_has_its_word() -> None:
-    from methods.environment import python
-
-    assert set(python._OUTCOMES) == {o for o in Outcome if o.is_programs} - {
-        Outcome.DISK,
-        Outcome.PROCESSES,
-    }
+    assert set(TOOL_OUTCOMES) == {outcome for outcome in Outcome if outcome.is_programs}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_share_counts_every_test_and_names_causes() -> None:
     row = {"tests": [SUM, EMPTY, SUM]}
     scored, _ = examined(Code(partial=True), RIGHT, row, results)
     parts = {"test_0": 0.0, "test_1": 1.0, "test_2": 0.0, "passed": 1 / 3}
-    assert scored == Scored(1 / 3, parts | {"ended_cpu": 1.0, "ended_exited": 1.0})
+    assert scored == Scored(1 / 3, parts | {"cpu": 1.0, "exited": 1.0})
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -75,6 +75,13 @@ def test_only_a_fault_of_the_system_leaves_no_score(outcome: Outcome) -> None:
         assert scored == Unscorable(f"INFRASTRUCTURE: a program's run ended {outcome}")
     else:
         assert isinstance(scored, Scored) and scored.value == 0.0
+        assert outcome is Outcome.DONE or scored.parts[outcome.part] == 1.0
+
+
+def test_causes_have_the_names_that_other_scorers_give_them_too() -> None:
+    causes = [outcome.part for outcome in Outcome if outcome.is_programs]
+    assert causes[:6] == ["done", "exited", "crashed", "cpu", "memory", "output"]
+    assert causes[6:] == ["disk", "processes", "waited"]
 
 
 @pytest.mark.parametrize("answer", [b"3", b"noise\n3", b"3\n\n", b"3.0"])
@@ -172,7 +179,7 @@ async def test_a_right_program_earns_its_score_and_the_version_names_the_jail(
 ) -> None:
     verdict = await scoring.score(ScorerSpec("code", {}), RIGHT, {"tests": [SUM, EMPTY]})
     assert verdict.outcome == Scored(1.0, {"test_0": 1.0, "test_1": 1.0, "passed": 1.0})
-    assert verdict.version.startswith("1 in ") and "seccomp" in verdict.version
+    assert verdict.version.startswith("2 in ") and "seccomp" in verdict.version
     prime = "```python\nn = int(input())\nprint(all(n % d for d in range(2, n)))\n```"
     tests = [{"stdin": f"{n}\n", "stdout": str(n in (2, 3, 5, 7))} for n in range(2, 10)]
     verdict = await scoring.score(ScorerSpec("code", {}), prime, {"tests": tests})

@@ -166,16 +166,15 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
         registry.build("filter", "json-schema", {"schema": PERSON})
 
 
-async def test_it_scores_in_a_child_and_a_pattern_without_end_is_no_zero() -> None:
-    pool = Pool(Limits(deadline_s=5.0))
+async def test_it_scores_in_a_child_and_a_pattern_without_end_is_wrong() -> None:
+    pool = Pool(Limits(deadline_s=1.0))
     try:
         good = await pool.score(ScorerSpec("json-schema", {"schema": PERSON}), '{"name": ""}', {})
         assert good.outcome == VALID
         row = {"shape": {"pattern": "^(a+)+$"}}
         spec = ScorerSpec("json-schema", {"schema_field": "shape"})
         endless = await pool.score(spec, json.dumps("a" * 64 + "!"), row)
-        assert isinstance(endless.outcome, Unscorable)
-        assert endless.outcome.reason.startswith("TIMEOUT")
+        assert endless.outcome == Scored(0.0, {"cpu": 1.0})
     finally:
         await pool.close()
 

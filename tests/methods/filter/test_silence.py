@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from banyan import registry
-from banyan.plugins import Scored
+from banyan.environments.observation import ToolOutcome
+from banyan.plugins import Observed, Part, Scored
 from methods.filter.code import Code
 
 ROW = {"question": "2 + 3", "answer": "5"}
@@ -18,9 +19,12 @@ ALONE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "choice": ({}, {"answer": "A", "options": ["", "b"]}),
     "format": ({"partial": True}, ROW),
     "length": ({"most": 100, "buffer": 10}, ROW),
+    "math": ({}, ROW),
     "json-schema": ({"schema": {"type": "string"}}, ROW),
 }
-OTHERWISE = {"majority", "code"}
+# environment pays for acts, whatever is said
+OTHERWISE = {"majority", "code", "tool-calls", "judge", "environment"}
+CALL = Part("tool", "5", "<calc>2 + 3</calc>", Observed("calculator", ToolOutcome.OK))
 
 
 def test_every_scorer_is_here() -> None:
@@ -45,3 +49,16 @@ def test_no_program_passes_no_test() -> None:
     with pytest.raises(StopIteration) as end:
         next(examination)
     assert end.value.value.value == 0.0
+
+
+def test_a_call_without_a_word_behind_its_answer_is_no_use_of_a_tool() -> None:
+    calls = registry.build("filter", "tool-calls", {})
+    assert [calls.score(text, ROW, [CALL]).value for text in ("", " \n", "5")] == [0.0, 0.0, 1.0]
+
+
+def test_a_judge_is_not_asked_about_nothing() -> None:
+    settings = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "rubric": "{completion}"}
+    for text in ("", " \n"):
+        with pytest.raises(StopIteration) as end:
+            next(registry.build("filter", "judge", settings).ask(text, ROW))
+        assert end.value.value.value == 0.0

@@ -256,7 +256,7 @@ def grown(name, of, seed, rng, room=EVERY):
         if output.done:
             return heard, world
         events += 1
-        assert events < 500, "the tree is never grown"
+        assert events < 5000, "the tree is never grown"  # with segments of one token some take 600
         if rng.random() < 0.03:
             world, planner = world.resumed(rng), None
             continue

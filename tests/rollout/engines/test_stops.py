@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from banyan.environments.renderers import RendererSpec
 from banyan.segment import IntTokens
+from services.chassis.renderers.port import Renderer
 from services.rollout.engines.torch_engine.stop_strings import completed
 from tests.system.tiny import byte_tokenizer
 
@@ -26,7 +28,7 @@ class Counting:
     def encode(self, text: str) -> IntTokens:
         return np.array(self.inner(text, add_special_tokens=False)["input_ids"], np.int32)
 
-    def encode_answer(self, text: str) -> IntTokens:
+    def renderer(self, spec: RendererSpec) -> Renderer:
         raise NotImplementedError("nothing is answered here")
 
     def encode_chat(self, messages: Any) -> IntTokens:

@@ -80,6 +80,19 @@ async def test_in_lockstep_no_step_is_taken_before_the_answer():
         await thread.stop()
 
 
+async def test_in_lockstep_a_pause_lasts_until_the_next_turn():
+    thread = await started(lockstep=True)
+    try:
+        thread.pause()
+        await asyncio.wrap_future(thread.submit([ask(0, prompt("go"), max_new_tokens=1)]))
+        for _ in range(3):
+            assert (await thread.stats()).steps == 0
+        thread.turn()
+        assert [s.key for s in await asyncio.wait_for(thread.batches(), 5)] == [0]
+    finally:
+        await thread.stop()
+
+
 async def test_an_abort_and_a_new_policy_answer_with_the_parts():
     thread = await started(lockstep=True)
     try:

@@ -1,5 +1,7 @@
 """The torch engine against teacher-forced passes of the model, with controls that must fail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,33 @@ def test_children_of_a_kept_segment_continue_its_cache(make_engine, llama):
         engine.stats().prefilled_tokens - before.prefilled_tokens == 2
     )  # the last token of each of the two prefixes
     assert sorted(e.cached_tokens for e in ended.values()) == [23, 24, 24, 27, 28, 28]
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_what_follows_an_action_continues_its_cache(make_engine, llama, acts):
+    engine = make_engine()
+    free = finish(engine, [ask("free", prompt(20), max_new_tokens=6)])["free"]
+    stop = engine.tokenizer.decode(free.tokens_T[2:3])
+    asked = replace(ask("action", prompt(20), max_new_tokens=6, stop=(stop,)), acts=acts)
+    action = finish(engine, [asked])["action"]
+    assert action.finish is Finish.STOP and len(action.tokens_T) <= 3
+    path = np.concatenate((prompt(20), action.tokens_T, prompt(5, seed=1)))
+    requests = [ask("behind", path)]
+    ended = finish(engine, requests)
+    assert worst(llama, ended, requests) < TOLERANCE
+    kept = 20 + len(action.tokens_T) - 1  # the last token has none yet
+    assert ended["behind"].cached_tokens == (kept if acts else 20)
+
+
+def test_an_end_of_the_model_is_followed_by_nothing(make_engine):
+    engine = make_engine()
+    free = finish(engine, [ask("free", prompt(20), max_new_tokens=6)])["free"]
+    engine.tokenizer.eos = frozenset({int(free.tokens_T[2])})
+    asked = replace(ask("end", prompt(20), max_new_tokens=6, stop=("never",)), acts=True)
+    end = finish(engine, [asked])["end"]
+    assert end.finish is Finish.STOP
+    path = np.concatenate((prompt(20), end.tokens_T, prompt(5, seed=1)))
+    assert finish(engine, [ask("behind", path)])["behind"].cached_tokens == 20
 
 
 def test_a_prompt_is_prefilled_once_for_all_its_branches(make_engine):

@@ -17,9 +17,10 @@ from banyan.segment import Finish, Kind
 from banyan.tree import Leaf, Tree
 from methods.environment.calculator import Calculator
 from methods.generate.turns import TurnForks
+from services.rollout.engines.turns import Turns
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.plan_checks import checked_plan
-from services.rollout.growth.segments import ToolAnswer, Turns
+from services.rollout.growth.segments import ToolAnswer
 from services.rollout.growth.spec import GrowSpec
 from services.rollout.growth.step import Call
 from tests.rollout.growing import IID, engine, spec, survivors
@@ -47,7 +48,7 @@ def acting(
     max_tokens: int = 40,
     width: int = 4,
     seed: int = 5,
-    policy: tuple[str, dict[str, int]] | None = None,
+    policy: tuple[str, dict[str, Any]] | None = None,
 ) -> GrowSpec:
     name, values = policy or (IID, {"width": width})
     made = spec(name, values, max_tokens, seed, turns=Turns(turns, "?"))

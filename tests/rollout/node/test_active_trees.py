@@ -19,6 +19,7 @@ ALLOWED = {
     (AWAITING, GROWING),
     (AWAITING, FINISHING),
 }
+IDLE: dict[str, Any] = {"lacks_budget": False, "in_flight": (), "acting": ()}
 PATHS = {
     PENDING: [],
     GROWING: [GROWING],
@@ -32,7 +33,7 @@ def tree(state: TreeState = PENDING, number: int = 0, width: int = 1, **grower: 
     delivery: Any = None
     active = ActiveTree(
         spec=spec,
-        grower=SimpleNamespace(**{"lacks_budget": False, **grower}),  # type: ignore[arg-type]
+        grower=SimpleNamespace(**{**IDLE, **grower}),  # type: ignore[arg-type]
         epoch=1,
         delivery=delivery,
         span=Span(),
@@ -80,6 +81,11 @@ def test_a_new_claim_replaces_the_one_before() -> None:
         ([tree(FINISHING, width=4)], 3),
         ([tree(AWAITING, width=4, lacks_budget=True)], 3),
         ([tree(PENDING, width=4, lacks_budget=True)], 2),  # it has not begun
+        ([tree(GROWING, width=4, acting="ab")], 3),  # all that it has begun waits for answers
+        ([tree(GROWING, n, width=4, acting="ab", in_flight="cd") for n in range(2)], 2),
+        ([tree(GROWING, width=4, in_flight="cd")], 2),
+        ([tree(GROWING, n, width=8, acting="a") for n in range(7)], 1),
+        ([tree(GROWING, n, width=8, acting="a") for n in range(8)], 0),  # as many as it may hold
         ([tree(PENDING, number) for number in range(10)], 0),  # the most that it may hold
     ],
 )

@@ -131,6 +131,34 @@ async def test_a_store_that_never_takes_a_tree_is_asked_a_few_times(
     assert store.calls == 6 and answers(tree) == ["nak"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [("ORDINAL_TAKEN", "REFUSED: ORDINAL_TAKEN"), ("PATH_TOO_LONG", "UNUSABLE: PATH_TOO_LONG: ")],
+)
+async def test_a_tree_with_a_refused_segment_is_returned_by_the_rule(
+    eventually: Any, monkeypatch: pytest.MonkeyPatch, rule: str, reason: str
+) -> None:
+    """A path that is too long is that on every node: its tree is not queued again and again."""
+    monkeypatch.setattr(completion, "_PAUSE_S", 0.0)
+
+    class Refusing(Store):
+        said: str = ""
+
+        async def await_ingested(self, *args: object) -> Ingested:
+            return Ingested(frozenset(), False, (rule, "PARENT_REFUSED"))
+
+        async def return_tree(self, tree_id: bytes, epoch: int, said: str) -> None:
+            self.said = said
+
+    trees, store, bus = ActiveTrees(8, 8), Refusing(), Bus()
+    tree = active_tree()
+    trees.put(tree)
+    tree.end_published.set()
+    completer(store, Publisher(bus), trees).begin(tree)  # type: ignore[arg-type]
+    await eventually(lambda: len(trees) == 0)
+    assert store.said.startswith(reason) and answers(tree) == ["ack"]
+
+
 async def test_a_completion_that_fails_of_itself_leaves_no_tree_claimed(
     eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from banyan.plugins.traits import PolicyTraits
 from services.chassis.process.telemetry import Span
 from services.rollout.engines.thread import Refusal
-from services.rollout.growth.step import GrowthStep
+from services.rollout.growth.step import Call, GrowthStep
 from services.rollout.node.acting import Acting
 from services.rollout.node.active_trees import ActiveTree, ActiveTrees, TreeState
 from services.rollout.node.step_executor import StepExecutor
@@ -37,6 +37,9 @@ class Engine:
     def turn(self) -> None:
         self.commands.append("turn")
 
+    def pause(self) -> None:
+        self.commands.append("pause")
+
     async def abort(self, keys: Any) -> list[Any]:
         self.commands.append(("abort", list(keys)))
         return self.cut
@@ -45,7 +48,7 @@ class Engine:
 class Rig:
     """An executor between an engine, a reporter and a completer that only keep notes."""
 
-    def __init__(self, lockstep: bool = False) -> None:
+    def __init__(self, lockstep: bool = False, environments: Any = None) -> None:
         self.trees, self.engine, self.tasks = ActiveTrees(8, 8), Engine(), BackgroundTasks()
         self.spans = Spans()
         self.reported: list[list[GrowthStep]] = []
@@ -58,7 +61,7 @@ class Rig:
                 flush_and_return=self._return, or_abandoned=self._or_abandoned
             ),
             spans=self.spans,
-            acting=Acting(None, self.trees, self.tasks),
+            acting=Acting(environments, self.trees, self.tasks, lockstep),
             tasks=self.tasks,
             lockstep=lockstep,
         )
@@ -136,6 +139,37 @@ async def test_in_lockstep_the_engine_is_told_that_its_step_was_answered(lockste
     rig = Rig(lockstep)
     await rig.executor.receive([], is_turn=True)
     assert rig.engine.commands == (["turn", "report"] if lockstep else ["report"])
+    rig.engine.commands.clear()
+    await rig.executor.start([])  # as the starter does at each look
+    assert not rig.engine.commands
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+async def test_in_lockstep_the_engine_takes_no_step_before_the_last_answer(lockstep: bool) -> None:
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def act(*_: Any, **__: Any) -> Any:
+        return await answers.get()
+
+    rig = Rig(lockstep, SimpleNamespace(act=act))
+    calls = tuple(Call(bytes([number]) * 32, "") for number in range(2))
+    begun = GrowthStep(requests=(request(0),), calls=calls)
+    onward = GrowthStep(requests=(request(0),))
+    tree = rig.tree(start=lambda: begun, answered=lambda action, answer: onward)
+    await rig.executor.start([tree])
+    submitted = ("submit", [request(0).key])
+    assert rig.engine.commands == [*(["pause"] if lockstep else []), submitted, "report"]
+    rig.engine.commands.clear()
+    await rig.executor.receive([], is_turn=True)  # of segments that ended meanwhile
+    assert rig.engine.commands == ["report"]
+    rig.engine.commands.clear()
+    for _ in range(2):
+        answers.put_nowait("answer")
+    await settled(rig)
+    both = ("submit", 2 * submitted[1])
+    assert rig.engine.commands == (
+        [both, "turn", "report"] if lockstep else 2 * [submitted, "report"]
+    )
 
 
 async def test_samples_reach_their_grower_or_their_visitor() -> None:

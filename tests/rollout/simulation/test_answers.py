@@ -35,3 +35,11 @@ def test_paths_of_a_simulation_are_answered() -> None:
 def test_an_environment_that_runs_code_is_refused() -> None:
     with pytest.raises(InvalidInput, match="environment python runs code, for which a simulation"):
         simulate(recipe({"name": "python"}))
+
+
+def test_nothing_outside_is_changed_by_a_simulation() -> None:
+    """Its functions are not even imported."""
+    settings = {"functions": ["no_such_module:order"]}
+    part = {"name": "tools", "settings": settings, "external": ["order"]}
+    with pytest.raises(InvalidInput, match="environment tools runs code, for which a simulation"):
+        simulate(recipe(part))

@@ -10,7 +10,9 @@ from banyan.recipe_loader.load import load, resolve
 from bench.saving import shaped
 from services.rollout.simulation.simulate import simulate
 
-RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yaml"))
+ALL = sorted((Path(__file__).parents[3] / "recipes").glob("*.yaml"))
+# Environments that run code are simulated by none (below).
+RECIPES = [path for path in ALL if not path.stem.startswith("textworld")]
 # For each policy with its recipe's settings: leaves, least forks, and saving, by hand or bounds.
 SHOWN = {
     # Half of 16 samples go on after token 3; the tokens of the others count.
@@ -62,6 +64,12 @@ def test_a_recipe_shows_what_its_tree_policy_is_for(path: Path) -> None:
         assert saved[0] <= counts["saved"] <= saved[1]
     else:
         assert counts["saved"] == pytest.approx(saved)
+
+
+def test_an_environment_that_runs_code_is_not_simulated() -> None:
+    for path in set(ALL) - set(RECIPES):
+        with pytest.raises(InvalidInput, match="runs code, for which a simulation has no jail"):
+            simulate(load(path))
 
 
 def test_a_policy_that_goes_on_by_scores_shows_what_it_does_at_any_accuracy() -> None:

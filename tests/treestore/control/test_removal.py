@@ -19,7 +19,7 @@ from tests.treestore.queries.test_stats import history
 _OTHER = "other-00000002"
 _TOKENIZER = b"tokenizer"
 _STORE = {"meta", "outbox", "alembic_version"}  # of no run
-_BY_TREE = {"segments", "leaves", "scores", "plans", "blobs", "rooms"}
+_BY_TREE = {"segments", "leaves", "scores", "rescores", "plans", "effects", "blobs", "rooms"}
 
 
 def _second(world: World) -> World:
@@ -60,7 +60,9 @@ def _fill(world: World) -> None:
         schema.tokenizers: {"digest": _TOKENIZER, "data": b"{}"},
         schema.blobs: {"digest": tree, "tree_id": tree, "data": b"1"},
         schema.rooms: {"tree_id": tree, "final": False},
+        schema.rescores: {"tree_id": tree, "segment": b"", "settings_digest": b""},
         schema.plans: {"tree_id": tree, "record": b""},
+        schema.effects: {"action": tree, "tree_id": tree, "answer": b""},
         schema.desired: {"run_id": run_id, "service": "learner"},
         schema.processes: {"run_id": run_id, "service": "learner", "replica": 0, "report": b""},
         schema.batches: {"run_id": run_id, "ordinal": 0, "group_ids": "[]", "dropped": "[]"},
@@ -124,6 +126,7 @@ def test_nothing_of_it_is_left_and_nothing_of_another_goes(world: World) -> None
         schema.segments,
         schema.leaves,
         schema.scores,
+        schema.rescores,
         schema.plans,
         schema.blobs,
         schema.rooms,
@@ -194,6 +197,8 @@ def test_what_is_to_be_kept_stays(world: World, keep: int) -> None:
         "segments",
         "leaves",
         "scores",
+        "rescores",
+        "effects",
         "plans",
         "groups",
         "batch_trees",

@@ -150,3 +150,10 @@ def test_an_answer_stands_at_the_end_of_an_action_with_ordinal_0(
     ):
         world.ingest(world.forge.segments(misplaced))
     assert refused(world) == ["ANSWER_MISPLACED"] * 3
+
+
+@pytest.mark.parametrize("finish", [Finish.TOOL_CALL, Finish.ABORTED, Finish.PRUNED, Finish.STOP])
+def test_an_answer_ends_as_answers_do(world: World, action: Segment, finish: Finish) -> None:
+    """One that ended like an action could have an answer of its own."""
+    world.ingest(world.forge.segments(answer(world, action, finish=finish)))
+    assert refused(world) == ["ANSWER_END_FALSE"]

@@ -6,7 +6,8 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -71,13 +72,19 @@ def test_a_mean_is_the_same_in_any_order_and_never_beyond_its_values(
 
 
 def _closed(
-    world: World, ordinal: int, values: Sequence[Sequence[float]], rng: random.Random
+    world: World,
+    ordinal: int,
+    values: Sequence[Sequence[float]],
+    rng: random.Random,
+    weights: Mapping[str, float] = reward.EQUAL,
 ) -> tree_pb2.TreeSpec:
     """Ingest a tree with a leaf for each list of values, one for each scorer; scores come in any
     order, most before growth ends.
     """
     forge = world.forge
-    spec = forge.spec(ordinal, scorers=rng.sample(SCORERS, len(SCORERS)))
+    scorers = rng.sample(SCORERS, len(SCORERS))
+    in_order = [weights[scorer] for scorer in scorers] if weights else []
+    spec = forge.spec(ordinal, scorers=scorers, scorer_weights=in_order)
     epoch, root = world.open(spec), forge.root(spec)
     ends = [forge.child(root, number) for number in range(len(values))]
     world.ingest(
@@ -108,6 +115,14 @@ def _while_growing(world: World, spec: tree_pb2.TreeSpec) -> None:
     )
 
 
+def _expected(values: list[float], weights: tuple[float, ...]) -> float:
+    """Return a leaf's reward, by another path than the rule's own where weights differ."""
+    if len(set(weights) - {0.0}) <= 1:
+        return reward.mean([v for i, v in enumerate(values) if not weights or weights[i]])
+    terms = zip(map(Fraction, weights), map(Fraction, values), strict=True)
+    return float(sum(w * v for w, v in terms) / sum(Fraction(w) for w in weights if w > 0))
+
+
 _values = st.lists(
     st.lists(st.sampled_from(AWKWARD), min_size=4, max_size=4), min_size=1, max_size=3
 )
@@ -115,17 +130,24 @@ _values = st.lists(
 
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-@given(values=_values, rng=st.randoms(use_true_random=False))
+@given(
+    values=_values,
+    rng=st.randoms(use_true_random=False),
+    weights=st.sampled_from(
+        [(), (2.0, 1.0, 0.5, -0.25), (3.0, 3.0, 3.0, 3.0), (1.0, 0.0, 1.0, 1.0)]
+    ),
+)
 def test_all_who_compute_a_reward_get_the_same_bits(
-    world: World, values: list[list[float]], rng: random.Random
+    world: World, values: list[list[float]], rng: random.Random, weights: tuple[float, ...]
 ) -> None:
     ordinal = len(world.rows(schema.trees))
-    spec = _closed(world, ordinal, values, rng)
+    by_scorer = dict(zip(SCORERS, weights, strict=False))
+    spec = _closed(world, ordinal, values, rng, by_scorer)
     row = world.one(schema.trees, tree_id=spec.tree_id)
     assert row.state == CLOSED
     (tree,) = world.database.query(lambda c: trees.read(c, [spec.tree_id]))
     expected = {
-        Leaf(segment.id, len(segment.tokens) // 4): reward.mean(leaf_values)
+        Leaf(segment.id, len(segment.tokens) // 4): _expected(leaf_values, weights)
         for segment, leaf_values in zip(tree.segments[1:], values, strict=True)
     }
     trained = from_store.scored_tree(tree)

@@ -75,6 +75,20 @@ def test_they_are_what_counting_gives(world: World) -> None:
     assert all(n == 0 for n in world.database.query(lambda c: stats.read(c, "nobody")).values())
 
 
+@pytest.mark.parametrize(
+    ("reason", "counted"), [("TIMEOUT: no answer in 5 s", 1), ("DEADLINE", 1), ("EXCEPTION: x", 0)]
+)
+def test_scores_that_another_run_of_the_seed_may_have_are_counted(
+    world: World, reason: str, counted: int
+) -> None:
+    spec = world.forge.spec()
+    *life, _ = world.forge.life(spec, width=1, epoch=world.open(spec))
+    leaf = world.forge.child(world.forge.root(spec))
+    world.ingest(*life, world.forge.score(leaf, None, reason=reason))
+    kept = world.database.query(lambda c: stats.read(c, world.forge.run_id))
+    assert (kept["scores"], kept[counts.UNREPEATABLE]) == (1, counted)
+
+
 def test_they_cost_the_same_at_any_size(tmp_path: Path) -> None:
     world = World(Database(f"sqlite:///{tmp_path / 's.sqlite'}").open()).start()
     history(world)

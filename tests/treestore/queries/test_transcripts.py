@@ -7,6 +7,7 @@ import asyncio
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.rpc import rpc
+from services.treestore.queries import transcripts
 from tests.treestore.client import Store
 
 
@@ -96,3 +97,23 @@ async def test_a_leaf_refused_under_an_old_claim_is_still_awaited_under_the_new_
     waiting = asyncio.ensure_future(rpc.call(store.trees.ReadLeaves, ask, deadline_s=10))
     await store.publish(forge.leaf(root, epoch=new))
     assert list((await waiting).transcripts[0].scorers) == list(spec.scorers)
+
+
+def test_an_answer_holds_the_first_leaves_that_it_has_room_for() -> None:
+    keys = [ts.LeafKey(tree_id=bytes([n])) for n in range(5)]
+
+    def answered(*characters: int) -> tuple[list[int], int]:
+        """Return the places that are answered, and the number of those that are not."""
+        stored = [
+            ts.LeafTranscript(key=key, completion="x" * length)
+            for key, length in zip(keys, characters, strict=True)
+            if length
+        ]
+        response = transcripts.answer(keys, stored)
+        return [t.key.tree_id[0] for t in response.transcripts], response.unread
+
+    half = transcripts.MOST_BYTES // 2
+    assert answered(1, 0, 1, 0, 1) == ([0, 2, 4], 0)
+    assert answered(half, 0, half, 1, 1) == ([0], 3)
+    assert answered(0, 3 * half, 0, 1, 1) == ([1], 2), "one, whatever its size"
+    assert answered(0, 0, 0, 0, 0) == ([], 0)

@@ -9,7 +9,13 @@ from services.treestore.storage import mapping, schema
 from services.treestore.storage.mapping import MessageMapping
 from tests.treestore.forge import World
 
-ALL = [mapping.SEGMENT, mapping.SCORE, mapping.SCORED_LEAF, mapping.LEAF_SCORED]
+ALL = [
+    mapping.SEGMENT,
+    mapping.SCORE,
+    mapping.SCORED_LEAF,
+    mapping.LEAF_SCORED,
+    mapping.RESCORE,
+]
 SEGMENT = tree_pb2.Segment(
     id=b"i" * 32,
     tree_id=b"t" * 32,
@@ -59,7 +65,7 @@ def test_every_field_is_mapped_or_left_out(mapped: MessageMapping) -> None:
     assert {*names, *mapped.left_out} == fields
 
 
-@pytest.mark.parametrize("mapped", [mapping.SEGMENT, mapping.LEAF_SCORED])
+@pytest.mark.parametrize("mapped", [mapping.SEGMENT, mapping.LEAF_SCORED, mapping.RESCORE])
 def test_every_column_is_mapped_or_filled_by_the_store(mapped: MessageMapping) -> None:
     assert len(set(mapped.columns)) == len(mapped.columns)
     assert mapped.filled_by_store.isdisjoint(mapped.columns)

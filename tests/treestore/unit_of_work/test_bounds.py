@@ -157,6 +157,7 @@ def _answer(world: World, action: Segment, **fields: Any) -> Segment:
         kind=Kind.TOOL,
         logprobs_T=[],
         text="408",
+        finish=Finish.BOUNDARY,
         receipt=Receipt(seen, mac),
         **fields,
     )

@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 from banyan import registry
 from banyan.digest import blake
 from banyan.environments import receipts
-from banyan.environments.observation import Effect
+from banyan.environments.endings import Ending
+from banyan.environments.observation import Effect, ToolOutcome
 from banyan.environments.receipts import Receipt
-from banyan.errors import InvalidInput, Refused, TemporaryError
+from banyan.errors import Refused, TemporaryError
 from banyan.plugins.environment import Answer
+from banyan.programs.run import Outcome
+from banyan.programs.session import SessionResult, Task
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from banyan.wire.receipts import to_wire
 from services.verifier.environments import actions as module
 from services.verifier.environments.actions import Actions
-from services.verifier.environments.cut import cut
+from services.verifier.environments.asked import Caller
 from services.verifier.environments.states import States
 
 TREE, RUN, KEY = b"t" * 32, "run", receipts.key_of("secret")
@@ -53,6 +56,9 @@ class Store:
 
     environment: str = f"{__name__}:Adder"
     answer_chars: int = 2000
+    episode_s: float = 0.0
+    episode_ms: int = 0
+    deterministic: bool = False
     parents: dict[bytes, bytes] = field(default_factory=dict)
     answers: dict[bytes, tuple[Receipt, str]] = field(default_factory=dict)
     reads: int = 0
@@ -62,22 +68,29 @@ class Store:
         return action
 
     async def read_action(
-        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float
-    ) -> ts.ReadActionResponse:
+        self, tree_id: bytes, epoch: int, action: bytes, deadline_s: float, caller: Caller
+    ) -> ts.ActionWay:
         self.reads += 1
         if action not in self.parents:
-            return ts.ReadActionResponse()
+            return ts.ActionWay()
         path, at = [], action
         while at:
             path.append(at)
             at = self.parents[at]
-        spec = EnvironmentSpec(name=self.environment, answer_chars=self.answer_chars)
+        spec = EnvironmentSpec(
+            name=self.environment,
+            answer_chars=self.answer_chars,
+            episode_s=self.episode_s,
+            turns=64,
+            deterministic=self.deterministic,
+        )
         generate = GenerateSpec(name="iid", max_new_tokens=8, environment=spec)
-        return ts.ReadActionResponse(
+        return ts.ActionWay(
             run_id=RUN,
             row_json=json.dumps({"start": 5}),
             generate_json=generate.to_json(),
             turns=[self._turn(one) for one in reversed(path)],
+            episode_ms=self.episode_ms,
         )
 
     def _turn(self, action: bytes) -> ts.Turn:
@@ -91,14 +104,22 @@ class Store:
 def adder(monkeypatch: pytest.MonkeyPatch) -> Adder:
     """The one environment of a test."""
     made = Adder()
-    monkeypatch.setattr(registry, "environment", lambda name, settings: made)
+    monkeypatch.setattr(registry, "environment", lambda *_: made)
     return made
 
 
 async def acted(actions: Actions, store: Store, action: bytes, call: str) -> tuple[Receipt, str]:
     """Answer an action and record the answer, as a node does."""
     found = await actions.act(TREE, 1, action, call=call, deadline_s=1.0)
+    assert not isinstance(found, Ending)
     store.answers[action] = found
+    return found
+
+
+async def ended(actions: Actions, action: bytes, call: str) -> Ending:
+    """Return the word that an action gets no answer."""
+    found = await actions.act(TREE, 1, action, call=call, deadline_s=1.0)
+    assert isinstance(found, Ending)
     return found
 
 
@@ -124,6 +145,16 @@ async def test_branches_behind_one_place_do_not_see_each_other(adder: Adder) -> 
     assert texts == ["sum 16", "sum 26", "sum 36"]
 
 
+async def test_nothing_acts_behind_the_end_of_an_episode(
+    adder: Adder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    monkeypatch.setattr(adder, "step", lambda state, action: Answer("end", b"5", done=True))
+    await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
+    with pytest.raises(Refused, match="whose answer ended the episode"):
+        await acted(Actions(store, KEY), store, store.add(b"b" * 32, b"a" * 32), "2")
+
+
 async def test_a_repeat_has_the_same_bytes_and_runs_nothing(adder: Adder) -> None:
     store = Store()
     actions = Actions(store, KEY)
@@ -131,10 +162,10 @@ async def test_a_repeat_has_the_same_bytes_and_runs_nothing(adder: Adder) -> Non
     at_once = await asyncio.gather(
         *(actions.act(TREE, 1, b"a" * 32, call="2", deadline_s=1.0) for _ in range(5))
     )
-    assert len({(receipt.mac, text) for receipt, text in at_once}) == 1
+    [answer] = {answer for answer in at_once if not isinstance(answer, Ending)}
     assert adder.steps == ["2"] and store.reads == 1
-    store.answers[b"a" * 32] = at_once[0]
-    assert await actions.act(TREE, 1, b"a" * 32, call="9", deadline_s=1.0) == at_once[0]
+    store.answers[b"a" * 32] = answer
+    assert await actions.act(TREE, 1, b"a" * 32, call="9", deadline_s=1.0) == answer
     assert adder.steps == ["2"], "what is stored stands, whatever is asked now"
 
 
@@ -145,26 +176,122 @@ async def test_a_lost_state_is_made_again_and_must_come_out(adder: Adder) -> Non
     assert adder.steps == ["1", "1", "2"]
     store.add(b"c" * 32, b"b" * 32)
     adder.drift = 1
-    with pytest.raises(Refused, match="left something else") as refused:
-        await acted(Actions(store, KEY), store, b"c" * 32, "3")
-    assert refused.value.reason == "ENVIRONMENT_DIVERGED"
+    ending = await ended(Actions(store, KEY), b"c" * 32, "3")
+    assert ending.proves(KEY, RUN, TREE)
+    assert (ending.reason, ending.place) == ("ENVIRONMENT_DIVERGED", b"a" * 32)
 
 
 async def test_another_start_or_answer_is_a_divergence(
-    adder: Adder, monkeypatch: pytest.MonkeyPatch
+    adder: Adder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store()
     await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
     store.add(b"b" * 32, b"a" * 32)
     with monkeypatch.context() as patch:
         patch.setattr(adder, "reset", lambda row, seed: b"6")
-        with pytest.raises(Refused, match="found something else"):
-            await acted(Actions(store, KEY), store, b"b" * 32, "2")
+        await ended(Actions(store, KEY), b"b" * 32, "2")
+    assert "found something else" in caplog.text
     monkeypatch.setattr(
         adder, "step", lambda state, action: Answer("other", b"6", effect=Effect.STATE)
     )
-    with pytest.raises(Refused, match="answered something else"):
-        await acted(Actions(store, KEY), store, b"b" * 32, "2")
+    await ended(Actions(store, KEY), b"b" * 32, "2")
+    assert "answered something else" in caplog.text
+
+
+async def test_nothing_acts_below_a_place_that_came_out_otherwise(adder: Adder) -> None:
+    store = Store()
+    await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
+    actions = Actions(store, KEY)
+    await acted(actions, store, store.add(b"b" * 32, b"a" * 32), "2")  # its state is kept
+    adder.drift = 1
+    actions._states = States(0)
+    assert (await ended(actions, store.add(b"c" * 32, b"b" * 32), "3")).place == b"a" * 32
+    adder.drift = 0
+    steps = list(adder.steps)
+    assert (await ended(actions, store.add(b"d" * 32, b"b" * 32), "4")).place == b"a" * 32
+    assert adder.steps == steps, "nothing is run below"
+    await acted(actions, store, store.add(b"e" * 32), "5")  # beside it everything goes on
+    assert await actions.act(TREE, 1, b"b" * 32, call="", deadline_s=1.0), "what is stored stays"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seen"),
+    [
+        (Outcome.SIGNALLED, ToolOutcome.CRASHED),
+        (Outcome.WAITED, ToolOutcome.WAITED),
+        (Outcome.CPU, ToolOutcome.CPU),
+        (Outcome.OUTPUT, ToolOutcome.OUTPUT),
+    ],
+)
+async def test_what_an_action_causes_is_its_answer_and_the_path_goes_on(
+    outcome: Outcome, seen: ToolOutcome
+) -> None:
+    class Sessions:
+        async def do(self, task: Task) -> SessionResult:
+            ended = Outcome.DONE if task.code == "2" else outcome
+            return SessionResult(ended, b"said", b"", b"state")
+
+    store = Store(environment="python")
+    actions = Actions(store, KEY, Sessions())
+    receipt, text = await acted(actions, store, store.add(b"a" * 32), "<python>1</python>")
+    assert receipt.observation.outcome is seen and text.startswith("said")
+    _, text = await acted(actions, store, store.add(b"b" * 32, b"a" * 32), "<python>2</python>")
+    assert text == "said"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CPU, Outcome.WAITED])
+async def test_in_a_deterministic_run_a_time_that_is_over_is_no_answer(outcome: Outcome) -> None:
+    class Sessions:
+        async def do(self, task: Task) -> SessionResult:
+            return SessionResult(outcome if task.code == "1" else Outcome.MEMORY, b"said")
+
+    store = Store(environment="python", deterministic=True)
+    actions = Actions(store, KEY, Sessions())
+    ending = await ended(actions, store.add(b"a" * 32), "<python>1</python>")
+    assert ending.proves(KEY, RUN, TREE)
+    assert (ending.reason, ending.place) == ("DEADLINE", b"a" * 32)
+    receipt, _ = await acted(actions, store, store.add(b"b" * 32), "<python>2</python>")
+    assert receipt.observation.outcome is ToolOutcome.MEMORY, "bytes are counted"
+
+
+async def test_a_runner_that_is_lost_again_and_again_ends_the_path() -> None:
+    ends = iter((Outcome.LOST, Outcome.WALL, Outcome.LOST))
+
+    class Away:
+        async def do(self, task: Task) -> SessionResult:
+            return SessionResult(next(ends), b"", b"", None)
+
+    store = Store(environment="python")
+    actions = Actions(store, KEY, Away())
+    action = store.add(b"a" * 32)
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="a session of environment python ended"):
+            await acted(actions, store, action, "<python>1</python>")
+    ending = await ended(actions, action, "<python>1</python>")
+    assert ending.proves(KEY, RUN, TREE)
+    assert (ending.reason, ending.place) == ("INFRASTRUCTURE", action)
+
+
+async def test_an_episode_that_is_over_answers_no_new_action(adder: Adder) -> None:
+    store = Store(episode_s=2.5, episode_ms=2500)
+    actions = Actions(store, KEY)
+    first = await acted(actions, store, store.add(b"a" * 32), "1")
+    store.episode_ms += 1
+    ending = await ended(actions, store.add(b"b" * 32, b"a" * 32), "1")
+    assert ending.proves(KEY, RUN, TREE)
+    assert (ending.reason, ending.place) == ("DEADLINE", b"b" * 32)
+    assert await actions.act(TREE, 1, b"a" * 32, call="1", deadline_s=1.0) == first
+
+
+async def test_an_environment_that_raises_ends_the_path_alone(
+    adder: Adder, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store()
+    actions = Actions(store, KEY)
+    ending = await ended(actions, store.add(b"a" * 32), "no number")
+    assert (ending.reason, ending.place) == ("INFRASTRUCTURE", b"a" * 32)
+    assert "environment adder raised ValueError: invalid literal" in caplog.text
+    assert (await acted(actions, store, store.add(b"b" * 32), "1"))[1] == "sum 6"
 
 
 async def test_a_step_that_changed_nothing_is_not_run_again() -> None:
@@ -193,15 +320,25 @@ async def test_a_long_answer_is_cut_and_says_so(
     receipt, text = await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
     assert len(text) == 100 and "[…]" in text
     assert receipt.observation.cut and receipt.observation.answer == blake(b"x" * 10**6)
+    monkeypatch.setattr(adder, "step", lambda state, action: Answer("x" * 10**7, b""))
+    receipt, text = await acted(Actions(store, KEY), store, store.add(b"b" * 32), "1")
+    assert len(text) == 100 and receipt.observation.answer == blake(b"x" * 2**20)
 
 
-async def test_a_state_that_is_too_large_is_an_error(
+async def test_a_state_that_is_too_large_is_the_actions_own_doing(
     adder: Adder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adder, "step", lambda state, action: Answer("", bytes(70_000)))
     store = Store()
-    with pytest.raises(InvalidInput, match="a state of 70000 bytes"):
-        await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
+    actions = Actions(store, KEY)
+    with monkeypatch.context() as patch:
+        large = Answer("", bytes(70_000), reward=1.0, done=True, effect=Effect.STATE)
+        patch.setattr(adder, "step", lambda state, action: large)
+        receipt, text = await acted(actions, store, store.add(b"a" * 32), "1")
+    seen = receipt.observation
+    assert (seen.outcome, seen.reward, seen.done) == (ToolOutcome.MEMORY, 0.0, False)
+    assert seen.before == seen.after and "larger than 64 KiB" in text
+    _, text = await acted(actions, store, store.add(b"b" * 32, b"a" * 32), "1")
+    assert text == "sum 6", "the path goes on from what was before"
 
 
 @settings(max_examples=40, deadline=None)
@@ -223,26 +360,5 @@ def test_any_tree_has_the_answers_of_its_paths(seed: int, size: int) -> None:
             assert text == f"sum {sums[action]}"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.registry, "environment", lambda name, settings: made)
+        patch.setattr(module.registry, "environment", lambda *_: made)
         asyncio.run(grow())
-
-
-@given(st.text(max_size=60), st.integers(0, 60))
-def test_a_cut_keeps_both_ends_and_its_length(text: str, most: int) -> None:
-    short = cut(text, most)
-    assert len(short) <= most or short == text
-    assert (short == text) == (len(text) <= most)
-    kept = (most - len("\n[…]\n")) // 2
-    if len(text) > most and kept > 0:
-        assert short.startswith(text[:kept]) and short.endswith(text[-kept:])
-
-
-def test_states_beyond_their_bytes_are_lost_oldest_use_first() -> None:
-    states = States(most=3 * 300)
-    for name in (b"a", b"b", b"c"):
-        states.put(name, bytes(100))
-    assert states.get(b"a") is not None
-    states.put(b"d", bytes(100))
-    assert states.get(b"b") is None and states.get(b"a") is not None
-    states.put(b"e", bytes(10_000))
-    assert states.get(b"e") is not None and states.get(b"a") is None

@@ -14,9 +14,9 @@ from tests.verifier.environments.test_actions import KEY, Store, acted
 
 
 @pytest_asyncio.fixture
-async def sessions(tmp_path: Path) -> AsyncIterator[ChosenSessions]:
+async def sessions(proof: Path) -> AsyncIterator[ChosenSessions]:
     """Sessions that were proven on this machine."""
-    made = ChosenSessions(tmp_path, KEY)
+    made = ChosenSessions(proof, KEY)
     yield made
     await made.close()
 
@@ -38,7 +38,7 @@ async def test_branches_fork_the_variables(sessions: ChosenSessions) -> None:
 
 
 async def test_another_verifier_makes_lost_states_again(
-    sessions: ChosenSessions, tmp_path: Path
+    sessions: ChosenSessions, proof: Path
 ) -> None:
     store = Store(environment="python")
     parent = b""
@@ -47,7 +47,7 @@ async def test_another_verifier_makes_lost_states_again(
     ):
         parent = store.add(blake(bytes([number])), parent)
         await said(Actions(store, KEY, sessions), store, parent, code)
-    other = ChosenSessions(tmp_path / "other", KEY)
+    other = ChosenSessions(proof, KEY)
     try:
         last = store.add(b"z" * 32, parent)
         receipt, text = await said(Actions(store, KEY, other), store, last, "print(y == 1 + x)")
@@ -62,18 +62,21 @@ async def test_errors_and_limits_are_answers_and_the_path_goes_on(
     store = Store(environment="python")
     actions = Actions(store, KEY, sessions)
     parent = b""
-    for number, (code, part) in enumerate(
+    for number, (code, part, outcome) in enumerate(
         [
-            ("x = 1", "(no output)"),
-            ("1 / 0", "ZeroDivisionError"),
-            ("open('/etc/passwd')", "Error"),
-            ("import socket", "Error"),
-            ("while True: pass", "error: the time is over"),
-            ("y = 'a' * 10**9", "error: the memory is full"),
-            ("print('a' * 10**6)", "error: too much output"),
-            ("print(x)", "1"),
+            ("x = 1", "(no output)", ToolOutcome.OK),
+            ("1 / 0", "ZeroDivisionError", ToolOutcome.FAILED),
+            ("open('/etc/passwd')", "Error", ToolOutcome.FAILED),
+            ("import socket", "Error", ToolOutcome.FAILED),
+            ("import os\nos.kill(os.getpid(), 9)", "Error", ToolOutcome.FAILED),
+            ("while True: pass", "error: the time is over", ToolOutcome.CPU),
+            ("y = 'a' * 10**9", "error: the memory is full", ToolOutcome.MEMORY),
+            ("print('a' * 10**6)", "error: too much output", ToolOutcome.OUTPUT),
+            ("z = 'a' * 10**5", "error: the memory is full", ToolOutcome.MEMORY),
+            ("print(x)", "1", ToolOutcome.OK),
+            ("print(z)", "NameError", ToolOutcome.FAILED),
         ]
     ):
         parent = store.add(blake(bytes([number])), parent)
-        _, text = await said(actions, store, parent, code)
-        assert part in text, (code, text)
+        receipt, text = await said(actions, store, parent, code)
+        assert part in text and receipt.observation.outcome is outcome, (code, text)

@@ -54,11 +54,11 @@ def read(process: int, file: str) -> bytes:
 
 
 def busy(parent: int | None = None) -> list[int]:
-    """Return those workers that have computed for a while."""
+    """Return those workers that have computed for longer than one takes to start."""
     found = []
     for worker in workers(parent):
         try:
-            if time.clock_gettime((~worker << 3) | 2) > 0.1:
+            if time.clock_gettime((~worker << 3) | 2) > 0.5:
                 found.append(worker)
         except OSError:
             continue
@@ -182,6 +182,27 @@ def test_a_process_with_sessions_ends_well(way: str, tmp_path: Path) -> None:
     folder = parent.communicate(timeout=20)[0].strip()
     assert parent.returncode == 0
     assert Path(folder).exists() == (way == "leaves")
+
+
+async def test_the_folder_of_a_killed_process_goes_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: Sessions
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, new, foreign = (tmp_path / f"banyan-monty-{name}" for name in ("dead", "new", "link"))
+    dead.mkdir()
+    (dead / "worker").write_text("")
+    foreign.symlink_to(REPOSITORY)
+    living = await Sessions.start(width=1)
+    long_ago = time.time() - 3600
+    for folder in (str(dead), living._folder):
+        os.utime(folder, (long_ago, long_ago))
+    new.mkdir()
+    other = await Sessions.start(width=1)
+    assert not dead.exists() and new.exists() and foreign.is_symlink()
+    assert (await living.run("print(1)")).stdout == b"1\n" and Path(living._folder).exists()
+    for one in (living, other):
+        await one.close()
+        assert not Path(one._folder).exists()
 
 
 async def test_sessions_that_do_not_start_leave_nothing(

@@ -105,11 +105,11 @@ async def test_a_folder_of_great_depth_or_closed_is_removed(jail: ZygotePool) ->
 
 
 async def test_programs_run_beside_each_other(jail: ZygotePool) -> None:
-    wait = "import time; time.sleep(0.5); print('done')"
+    wait = "import time; time.sleep(1.0); print('done')"
     started = asyncio.get_running_loop().time()
     results = await asyncio.gather(*(run(jail, wait) for _ in range(2)))
     assert [result.stdout for result in results] == [b"done\n"] * 2
-    assert asyncio.get_running_loop().time() - started < 0.95
+    assert asyncio.get_running_loop().time() - started < 1.9
 
 
 async def test_a_program_sees_no_traceback_of_ours(jail: ZygotePool) -> None:

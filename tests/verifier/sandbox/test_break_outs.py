@@ -159,11 +159,7 @@ def test_a_bomb_hits_its_own_score_alone_and_within_its_deadline(
         for word in ["polite"] * 4 + ["bomb"] + ["polite"] * 10 + ["bomb"] + ["polite"] * 4
     ]
     found = scoring_process.scored(jobs, folder, limits={"deadline_s": 2.0}, together=True, **how)
-    bombs = [outcome for outcome in found if outcome != 5.0]
-    assert [outcome[:44] for outcome in bombs] == [
-        "TIMEOUT: the scorer gave no answer in 2 s, a"
-    ] * 2
-    assert all(outcome.endswith(" processes") for outcome in bombs)
+    assert [outcome for outcome in found if outcome != 5.0] == [0.0] * 2
 
 
 @pytest.mark.parametrize("machine", [name for name in MACHINES if name != "root" or ROOT])

@@ -13,8 +13,9 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.verifier.groups import GroupHandler
 from services.verifier.handlers import LeafHandler
 from services.verifier.sandbox.fair_slots import FairSlots
+from services.verifier.sandbox.lane import Verdict
 from services.verifier.sandbox.limits import Limits
-from services.verifier.sandbox.pool import Pool, Verdict
+from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ScorerSpec, Worker
 
 A, B = "slow-1", "fast-1"
@@ -186,7 +187,7 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
     assert await _outcome(pool, "quick", B) == Scored(1.0)
     done = [task.result().reason for task in slow if task.done()]
     assert len(done) <= most and all(reason.startswith("TIMEOUT") for reason in done)
-    assert len(children) == 2  # runs share them; they have none of their own
+    assert len(children) <= 4  # runs share two; second tries may need another two
     for task in slow:
         task.cancel()
     await asyncio.wait(slow)
@@ -197,7 +198,7 @@ async def test_a_run_does_not_wait_for_the_slow_scores_of_another_with_the_same_
 class Standing:
     """A child that scores once it is told to; `begun` has all scores in order."""
 
-    version, calls, spent = "1", 0, False
+    version, wrong, calls, spent = "1", 0.0, 0, False
 
     def __init__(self, apart: bool, begun: list[str], go: asyncio.Semaphore) -> None:
         self.apart, self._begun, self._go = apart, begun, go
@@ -255,12 +256,14 @@ class _Scoring:
     def __init__(self) -> None:
         self.runs: list[str] = []
 
-    async def score(self, spec: Any, completion: str, row: Any, *, run_id: str) -> Verdict:
+    async def score(
+        self, spec: Any, completion: str, row: Any, *, run_id: str, turns: Any = ()
+    ) -> Verdict:
         self.runs.append(run_id)
         return Verdict("1", Scored(1.0))
 
     async def score_group(
-        self, spec: Any, completions: Any, row: Any, *, run_id: str
+        self, spec: Any, completions: Any, row: Any, *, run_id: str, turns: Any
     ) -> list[Verdict]:
         return [await self.score(spec, text, row, run_id=run_id) for text in completions]
 

@@ -25,7 +25,7 @@ REPAIR = {"keep": 1, "text": "so", "step": 1, "steps": 2}
 
 def one(answer: dict[str, Any]) -> Scored | Unscorable:
     """Return the outcome of a child's answer, which must be fit to be sent."""
-    (outcome,) = outcomes(answer, 1, 4.0)
+    (outcome,) = outcomes(answer, 1)
     assert to_wire(outcome).ByteSize() < 16_384 * 4 + 8_192
     return outcome
 
@@ -81,7 +81,7 @@ def test_a_repair_that_cannot_be_sent_is_left_out_and_its_value_stays(
 ) -> None:
     """A repair that is cut would teach something else."""
     (outcome,) = outcomes(
-        {"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, 4.0, "mend\n"
+        {"value": 0.25, "parts": {"p": 1.0}, "repair": {**REPAIR, "text": text}}, 1, "mend\n"
     )
     assert outcome == Scored(0.25, {"p": 1.0}) and not to_wire(outcome).HasField("repair")
     (said,) = [record.getMessage() for record in caplog.records]

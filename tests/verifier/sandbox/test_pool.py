@@ -1,12 +1,14 @@
 """The children that a pool keeps, and those that it ends."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from banyan.errors import InvalidInput
 from banyan.plugins import Scored
-from services.verifier.sandbox import pool as pool_module
+from services.verifier.sandbox import lane
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool, limits_of
 from services.verifier.sandbox.worker import ScorerSpec, Worker
@@ -34,7 +36,7 @@ class Children:
 class Child:
     """A child that gives each completion a one."""
 
-    version, apart = "1", True
+    version, apart, wrong = "1", True, 0.0
 
     def __init__(self, family: Children) -> None:
         self._family, self.calls, self.spent = family, 0, False
@@ -83,7 +85,7 @@ async def test_a_child_that_scores_while_its_pool_is_closed_ends_with_its_score(
 async def test_a_child_is_replaced_after_so_many_scores_or_once_it_is_spent(
     monkeypatch: pytest.MonkeyPatch, eventually: Any, spent: bool, most: int
 ) -> None:
-    monkeypatch.setattr(pool_module, "_MAX_CALLS", 3)
+    monkeypatch.setattr(lane, "_MAX_CALLS", 3)
     children, pool = Children(monkeypatch, spent), Pool(Limits())
     for _ in range(2 * most):
         await outcome(pool)
@@ -93,6 +95,39 @@ async def test_a_child_is_replaced_after_so_many_scores_or_once_it_is_spent(
 
 def test_only_a_users_function_may_start_processes_or_use_the_network() -> None:
     limits = Limits(processes=8, network=True)
-    assert limits_of(FIRST, limits) == limits
+    asks = replace(FIRST, network=True)
+    assert limits_of(asks, limits) == limits
+    assert limits_of(FIRST, limits) == replace(limits, network=False)
+    with pytest.raises(InvalidInput, match="BANYAN_SANDBOX_NETWORK=1"):
+        limits_of(asks, replace(limits, network=False))
     named = limits_of(ScorerSpec("number", {}), limits)
     assert (named.processes, named.network) == (0, False)
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (3, 3), (None, 2)])
+async def test_scores_at_once_are_as_many_as_the_recipe_says(
+    monkeypatch: pytest.MonkeyPatch, eventually: Any, concurrency: int | None, most: int
+) -> None:
+    children, pool = Children(monkeypatch), Pool(Limits(), width=2)
+    children.go = asyncio.Semaphore(0)
+    spec = ScorerSpec("rewards:any", {}, concurrency=concurrency)
+    scores = [asyncio.create_task(outcome(pool, spec)) for _ in range(9)]
+    await eventually(lambda: children.scoring == most, 5.0)
+    for _ in range(20):  # those that wait had their turn of the loop
+        await asyncio.sleep(0)
+    assert children.scoring == len(children.started) == most
+    for _ in scores:
+        children.go.release()
+    assert await asyncio.gather(*scores) == [Scored(1.0)] * 9
+    await pool.close()
+
+
+async def test_the_child_that_says_the_version_gives_the_first_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    children, pool = Children(monkeypatch), Pool(Limits())
+    assert await pool.version(FIRST) == "1"
+    await outcome(pool)
+    assert [child.calls for child in children.started] == [1]
+    await pool.close()
+    assert children.ended == 1

@@ -23,7 +23,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, package: bool
 
 def below(folder: Path, name: str, withheld: tuple[str, ...] = ()) -> set[str]:
     """Return the readable paths in a folder, relative to it; "." for all of it."""
-    found = readable.of(name, (), withheld)
+    found = readable.of((name,), (), withheld)
     return {
         str(Path(path).relative_to(folder))
         for path in found.paths
@@ -70,7 +70,7 @@ def test_a_folder_with_secrets_is_named_file_by_file(
     withheld = (str(tmp_path / "rows.jsonl"), str(tmp_path / "run"))
     expected = {"own_rewards.py", "b.py", "private_code.py", "data/words.txt", "clean"}
     assert below(tmp_path, "own_rewards", withheld) == expected
-    assert readable.of("own_rewards", (), withheld).listable == (str(tmp_path),)
+    assert readable.of(("own_rewards",), (), withheld).listable == (str(tmp_path),)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_of_a_folder_with_too_much_in_it_only_modules_are_read(
     module(monkeypatch, "own_rewards", tmp_path / "own_rewards.py")
     put(tmp_path, "a.txt", *(f"pictures/{number}.txt" for number in range(40)))
     assert below(tmp_path, "own_rewards") == {"own_rewards.py"}
-    notices = readable.of("own_rewards", (), ()).notices
+    notices = readable.of(("own_rewards",), (), ()).notices
     assert any(
         f"{tmp_path} holds more than 20 entries" in one and "BANYAN_SANDBOX_READ" in one
         for one in notices
@@ -141,8 +141,8 @@ def test_of_a_folder_with_too_much_in_it_only_modules_are_read(
 
 def test_what_the_operator_names_is_read_as_it_is(tmp_path: Path) -> None:
     put(tmp_path, ".env")
-    assert str(tmp_path) in readable.of("none", [str(tmp_path), str(tmp_path / "absent")], ()).paths
-    assert str(tmp_path / "absent") not in readable.of("none", [str(tmp_path / "absent")], ()).paths
+    assert str(tmp_path) in readable.of((), [str(tmp_path), str(tmp_path / "absent")], ()).paths
+    assert str(tmp_path / "absent") not in readable.of((), [str(tmp_path / "absent")], ()).paths
 
 
 def test_no_folder_is_readable_because_it_is_on_the_search_path(
@@ -162,7 +162,7 @@ def test_a_module_without_a_place_opens_no_folder(
     odd = ModuleType("own_package.odd")
     odd.__file__ = "_odd.py"
     loaded = {"own_package": sys.modules["own_package"], "own_package.odd": odd}
-    assert readable.imported("none", loaded, known) == ([], [])
+    assert readable.imported((), loaded, known) == ([], [])
 
 
 def test_what_the_service_keeps_is_withheld_wherever_a_child_works(

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
-from services.verifier.probe import probe
+from services.verifier.preview.probe import probe
 from services.verifier.sandbox import worker
 
 ROOT = Path(__file__).parents[3]
 SCORE = """\
 import asyncio, sys
 from banyan import registry
-from services.verifier.probe import describe_jail
+from services.verifier.preview.probe import describe_jail
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.worker import ScorerSpec, Worker
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from banyan.environments.renderers import RendererSpec
 from banyan.segment import IntTokens
+from services.chassis.renderers.port import Said
 
-CHARACTERS = "0123456789 +-*=.,?\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+CHARACTERS = '0123456789 +-*=.,?\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ{}":'
 END = 0  # the end token; characters follow from 1
 _TEXTS = ("", *CHARACTERS)
 
@@ -47,10 +49,28 @@ class CharacterTokenizer:
         """Return the tokens of the messages, with a line end after each."""
         return self.encode("".join(m["content"] + "\n" for m in messages))
 
-    def encode_answer(self, text: str) -> IntTokens:
-        """Return the tokens of an answer between spaces: a line end would begin a new prompt."""
-        return self.encode(f" {text} ")
+    def renderer(self, spec: RendererSpec) -> "CharacterTurns":
+        """Return the turns of characters, whatever the spec: they are no model's."""
+        return CharacterTurns()
 
     def decode(self, tokens: IntTokens) -> str:
         """Return the characters, without the end token."""
         return "".join(map(_TEXTS.__getitem__, tokens.tolist()))
+
+
+class CharacterTurns:
+    """Turns of characters: answers between spaces, since a line end begins a new prompt."""
+
+    stops = CharacterTokenizer.eos
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the tokens of the messages."""
+        return [int(token) for token in CharacterTokenizer().encode_chat(messages)]
+
+    def parse(self, prompt: Sequence[int], action: Sequence[int]) -> Said:
+        """Read the characters."""
+        return Said(CharacterTokenizer().decode(np.array(action, np.int32)))
+
+    def bridge(self, prompt: Sequence[int], action: Sequence[int], text: str) -> list[int] | None:
+        """Return the tokens of an answer."""
+        return [int(token) for token in CharacterTokenizer().encode(f" {text} ")]

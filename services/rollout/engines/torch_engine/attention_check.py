@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from transformers import PreTrainedModel
 
+from banyan.environments.renderers import RendererSpec
 from banyan.policy import PolicyVersion
 from banyan.segment import IntTokens, Sampling
 from services.chassis.model_checks import eager_pass
 from services.chassis.model_checks.sharpened import LOW, sharpened
+from services.chassis.renderers.port import Renderer
 from services.rollout.engines.port import Request, Sampled
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
@@ -32,7 +34,7 @@ class _NoTokenizer:
 
     eos: frozenset[int] = frozenset()
 
-    def encode_answer(self, text: str) -> IntTokens:
+    def renderer(self, spec: RendererSpec) -> Renderer:
         raise NotImplementedError("nothing is answered here")
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:

@@ -338,7 +338,7 @@ class TorchEngine:
             if finish is not None:
                 segments.append(branch.ended(finish, self._policy))
                 ended.append(branch)
-                if finish is Finish.BOUNDARY and branch.request.keep:
+                if branch.is_continued(finish, self.tokenizer):
                     keys, values = self._kv_budget.pages.read(branch.pages, branch.own)
                     path_P = branch.path[: branch.written]
                     self._kv_budget.keep(path_P, keys, values, branch.above)

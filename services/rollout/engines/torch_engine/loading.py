@@ -1,5 +1,6 @@
 """Loading of model folders and tokenizers, choice of the arithmetic, new weights in place."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,15 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from banyan.environments.renderers import RendererSpec
 from banyan.errors import InvalidInput
 from banyan.segment import IntTokens
 from services.chassis.model_checks.rope_reach import reach
+from services.chassis.renderers.chatml import chat_tokens
+from services.chassis.renderers.make import make
+from services.chassis.renderers.port import Renderer
 from services.chassis.weights import file, finite, value_head
 from services.chassis.weights.value_head import ValueHead
-from services.rollout.engines import chatml
 from services.rollout.engines.torch_engine import attention
 
 
@@ -114,7 +118,7 @@ class ChatTokenizer:
 
     def __init__(self, folder: Path, model: Any) -> None:
         self._inner = AutoTokenizer.from_pretrained(folder)
-        self._around: tuple[str, str] | None = None
+        self._renderers: dict[str, Renderer] = {}
         self.eos = _eos(model, self._inner.eos_token_id)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> IntTokens:
@@ -122,15 +126,7 @@ class ChatTokenizer:
 
         Without a chat template, messages are plain text joined by line ends.
         """
-        if self._inner.chat_template is None:
-            text = "\n".join(m["content"] for m in messages) + "\n"
-        else:
-            turns = [dict(m) for m in messages]
-            text = str(
-                self._inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            )
-        ids = self._inner(text, add_special_tokens=self._inner.chat_template is None)["input_ids"]
-        return np.array(ids, np.int32)
+        return np.array(chat_tokens(self._inner, messages), np.int32)
 
     def encode(self, text: str) -> IntTokens:
         """Return token ids of a text alone; spelled-out special tokens are text as well."""
@@ -139,16 +135,12 @@ class ChatTokenizer:
             np.int32,
         )
 
-    def encode_answer(self, text: str) -> IntTokens:
-        """Return token ids between an action and what the model says next."""
-        if self._around is None:
-            self._around = chatml.around_answer(self._inner)
-        ids = chatml.answer_tokens(self._around, text, self._with_special, self.encode)
-        return np.array(ids, np.int32)
-
-    def _with_special(self, text: str) -> list[int]:
-        ids: list[int] = self._inner(text, add_special_tokens=False)["input_ids"]
-        return ids
+    def renderer(self, spec: RendererSpec) -> Renderer:
+        """Return the renderer of a spec; the same one for equal specs."""
+        key = f"{spec} {json.dumps(spec.settings, sort_keys=True)}"
+        if key not in self._renderers:
+            self._renderers[key] = make(spec, self._inner, self.eos)
+        return self._renderers[key]
 
     def decode(self, tokens: IntTokens) -> str:
         """Return text without special tokens."""

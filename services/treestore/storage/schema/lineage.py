@@ -91,6 +91,7 @@ trees = Table(
     bytes_("spec"),  # TreeSpec as it was opened
     text("traceparent"),
     text("scorers"),  # JSON list
+    text("scorer_weights"),  # JSON list in the order of the scorers; empty where all are equal
     int_("score_deadline_ms"),
     int_("max_claims"),
     int_("state"),
@@ -156,6 +157,19 @@ segments = Table(
     UniqueConstraint("tree_id", "parent", "fork", "ordinal"),
 )
 
+# Actions that were about to change something outside, each noted before it did.
+effects = Table(
+    "effects",
+    metadata,
+    Column("action", Bytes, primary_key=True),  # segment that the action ends with
+    Column("tree_id", Bytes, nullable=False, index=True),
+    text("tool"),  # empty if the store was rebuilt, and only knows that it may have begun
+    int_("claim_epoch"),
+    int_("begun_ms"),
+    Column("receipt", Bytes),  # Receipt of the answer; none if it is not known what became of it
+    bytes_("answer"),  # its text, as UTF-8
+)
+
 leaves = Table(
     "leaves",
     metadata,
@@ -188,6 +202,36 @@ scores = Table(
     int_("stored_ms"),
     bytes_("repair", nullable=True),  # message Repair
     UniqueConstraint("tree_id", "segment", "end", "scorer"),
+)
+
+# Scores that were given after the run's own; no reward counts them.
+rescores = Table(
+    "rescores",
+    metadata,
+    serial(),
+    bytes_("tree_id"),
+    bytes_("segment"),
+    int_("end"),
+    text("scorer"),
+    text("scorer_version"),
+    text("settings"),  # JSON object with sorted keys
+    bytes_("settings_digest"),
+    int_("state"),
+    real("value"),
+    text("parts"),  # JSON object
+    text("reason"),
+    bytes_("repair", nullable=True),  # message Repair
+    real("duration_ms"),
+    int_("stored_ms"),
+    UniqueConstraint(
+        "tree_id",
+        "segment",
+        "end",
+        "scorer",
+        "scorer_version",
+        "settings_digest",
+        name="uq_rescores_key",
+    ),
 )
 
 parked = Table(

@@ -21,7 +21,8 @@ CAPACITY = 512
 _SCANNED = 4  # capacities of groups that are read at most, repeated examples among them
 _BATCHES = 64  # read at once
 _TREE = [
-    schema.trees.c[name] for name in ("tree_id", "group_id", "tree_index", "row_digest", "scorers")
+    schema.trees.c[name]
+    for name in ("tree_id", "group_id", "tree_index", "row_digest", "scorers", "scorer_weights")
 ]
 
 

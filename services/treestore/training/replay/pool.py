@@ -69,7 +69,7 @@ def _trees(
         scores.c.value >= request.right,
     )
     query = (
-        select(trees.c.tree_id, trees.c.scorers)
+        select(trees.c.tree_id, trees.c.scorers, trees.c.scorer_weights)
         .join(used, (used.c.tree_id == trees.c.tree_id) & (used.c.run_id == trees.c.run_id))
         .where(trees.c.run_id == request.run_id, trees.c.row_digest == row_digest)
         .where(trees.c.state == CONSUMED, trees.c.purpose == TRAIN, right.exists())

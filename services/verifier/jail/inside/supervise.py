@@ -1,7 +1,6 @@
 """The watch over one run: its deadline, its sums, and the parent's word."""
 
 import os
-import resource
 import select
 import socket
 import time
@@ -48,18 +47,17 @@ def supervise(
     own: processes of ours between the zygote and the run.
     full: whether the run's folder holds more than it may.
     """
-    start, before = time.monotonic(), _children_s()
+    start = time.monotonic()
     cause = _wait(process, channel, replace(limits, processes=limits.processes + own), full)
     ended = processes.end(process, alone=False, within_s=_REAP_S)
-    cpu_s = _children_s() - before
     if cause is None and full():
         cause = Outcome.DISK
-    if cause is Outcome.WALL and cpu_s >= limits.cpu_s:
+    if cause is Outcome.WALL and ended.cpu_s >= limits.cpu_s:
         cause = Outcome.CPU
     return Ended(
         cause=cause,
         status=os.waitstatus_to_exitcode(ended.status),
-        cpu_s=cpu_s,
+        cpu_s=ended.cpu_s,
         wall_s=time.monotonic() - start,
         clean=ended.clean,
     )
@@ -107,8 +105,3 @@ def _over(reading: usage.Usage, limits: Limits) -> Outcome | None:
     if reading.processes > 1 + limits.processes:
         return Outcome.PROCESSES
     return None
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

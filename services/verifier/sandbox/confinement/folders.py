@@ -1,10 +1,63 @@
-"""The removal of folders that a score left behind: of any depth, with any rights, no recursion."""
+"""Folders of children: made, locked, and removed with all that a score left behind.
 
+Of any depth, with any rights, no recursion.
+"""
+
+import contextlib
+import fcntl
 import os
 import secrets
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+_NEW_S = 60.0  # in which the maker of a folder has locked it
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def made(prefix: str) -> Iterator[str]:
+    """Make a folder that other users may enter. Remove it if the block raises or is cancelled.
+
+    Until a child knows the folder, nobody else removes it.
+    """
+    folder = tempfile.mkdtemp(prefix=prefix)
+    try:
+        os.chmod(folder, 0o711)
+        yield folder
+    except BaseException:  # of any kind, a cancelled start too
+        remove(folder)
+        raise
+
+
+def locked(prefix: str) -> tuple[str, int]:
+    """Make a folder, and return it with a handle whose lock shows that its process lives.
+
+    Those of processes that were killed, which left them behind, are removed first.
+    """
+    for other in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        _remove_dead(str(other))
+    folder = tempfile.mkdtemp(prefix=prefix)
+    handle = os.open(folder, _FLAGS)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return folder, handle
+
+
+def _remove_dead(folder: str) -> None:
+    try:
+        handle = os.open(folder, _FLAGS)
+    except OSError:  # it is no folder, has gone, or is another user's
+        return
+    try:
+        found = os.fstat(handle)
+        if found.st_uid == os.geteuid() and found.st_mtime < time.time() - _NEW_S:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(folder)
+    except OSError:  # it is locked: its process lives
+        pass
+    finally:
+        os.close(handle)
 
 
 def remove(folder: str, most: int = 1 << 62) -> bool:

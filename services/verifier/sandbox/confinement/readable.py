@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +38,19 @@ _SYSTEM = (
     "/dev/urandom",
     "/dev/null",
     "/dev/zero",
+)
+# Names of hosts and certificates, for what may use the network.
+_NETWORK = (
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/run/systemd/resolve",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust",
 )
 _SITES = ("site-packages", "dist-packages")
 _CODE = tuple(importlib.machinery.all_suffixes())
@@ -69,20 +82,28 @@ class Readable:
 Inodes = frozenset[tuple[int, int]]
 
 
-def of(module: str, named: Iterable[str], withheld: Iterable[str]) -> Readable:
-    """Return the files that a scorer of this module may read, once it is imported.
+def of(
+    modules: Collection[str],
+    named: Iterable[str],
+    withheld: Iterable[str],
+    *,
+    network: bool = False,
+) -> Readable:
+    """Return the files that a scorer of these modules may read, once they are imported.
 
     named: paths that the operator allows, readable as they are.
-    withheld: paths that are excluded from the module's folder.
+    withheld: paths that are excluded from the modules' folders.
+    network: it may use the network, and reads how.
     """
     system = [*_SYSTEM, *interpreter()]
-    folders, files = imported(module, sys.modules, system)
+    folders, files = imported(modules, sys.modules, system)
     hidden = frozenset(inode for path in withheld for inode in _inodes(path))
     walk = _Walk(hidden)
     for folder in folders:
         walk.root(folder)
     single = [file for file in files if not any(_within(file, folder) for folder in folders)]
     operator = [path for path in named if Path(path).exists()]
+    system += _NETWORK if network else ()
     present = [path for path in system if os.path.exists(path)]
     paths = dict.fromkeys([*present, *walk.paths, *single, *operator])
     roots = dict.fromkeys([*interpreter(), *folders, *map(os.path.dirname, single), *operator])
@@ -111,11 +132,11 @@ def interpreter() -> list[str]:
 
 
 def imported(
-    module: str, loaded: Mapping[str, ModuleType], known: Iterable[str]
+    modules: Collection[str], loaded: Mapping[str, ModuleType], known: Iterable[str]
 ) -> tuple[list[str], list[str]]:
     """Return folders and files of loaded modules that are not below the known paths.
 
-    These are whole packages, the folder of the scorer's own module, and single files of others.
+    These are whole packages, the folders of the scorer's own modules, and single files of others.
     """
     known = {os.path.realpath(path) for path in known}
     real = functools.cache(os.path.realpath)  # of folders: modules share theirs
@@ -130,7 +151,7 @@ def imported(
             continue
         if packages := _package(loaded.get(name.partition(".")[0])):
             folders.update(dict.fromkeys(packages))
-        elif name == module:
+        elif name in modules:
             folders[os.path.dirname(file)] = None
         else:
             files[file] = None

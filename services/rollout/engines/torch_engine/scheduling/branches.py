@@ -122,6 +122,12 @@ class RunningBranch:
             return Finish.STOP
         return Finish.BOUNDARY if sampled >= self.request.sampling.max_new_tokens else None
 
+    def is_continued(self, finish: Finish, tokenizer: Tokenizer) -> bool:
+        """Return whether a child of the ended branch is likely."""
+        if finish is Finish.STOP:
+            return self.request.acts and self.tokens[-1] not in tokenizer.eos
+        return finish is Finish.BOUNDARY and self.request.keep
+
     def _reached_stop(self, tokenizer: Tokenizer) -> bool:
         stops = self.request.sampling.stop
         return bool(stops) and completed(stops, self.tokens[len(self.request.forced) :], tokenizer)

@@ -1,0 +1,1 @@
+"""`banyan join` and `banyan token`."""

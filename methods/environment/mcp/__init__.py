@@ -1,0 +1,1 @@
+"""Servers of the Model Context Protocol (modelcontextprotocol.io), as far as tools need it."""

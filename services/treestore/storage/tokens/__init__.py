@@ -1,0 +1,1 @@
+"""Tokens of paths, and the tokenizers of runs that read and write them."""

@@ -1,0 +1,1 @@
+"""Environments that clients open, step, fork and close by id, beside those of trees."""

@@ -1,0 +1,1 @@
+"""Classes of users that answer actions, in children of the verifier."""

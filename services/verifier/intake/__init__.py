@@ -1,0 +1,1 @@
+"""The intake of one run: what is under way, what waits, and when the rest comes again."""

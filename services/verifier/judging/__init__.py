@@ -1,0 +1,1 @@
+"""Questions to endpoints of models, for scorers that ask one."""

@@ -1,0 +1,98 @@
+"""`banyan tools --call`: answers to calls of one's own, without a model."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.command import banyan
+from tests.cli.refusals import refused
+
+CODE = """
+import time
+from banyan.environments.tools import tool
+
+@tool(effect="external")
+def order(item: str) -> str:
+    "Order an item."
+    raise SystemExit("never called")
+
+class Door:
+    def reset(self, row):
+        self.at = row["at"]
+
+    def step(self, action):
+        if action == "fly":
+            raise ValueError("say go")
+        self.at += 1
+        return f"at {self.at}", float(self.at == 3), self.at == 3
+
+class Clock(Door):
+    def step(self, action):
+        return str(time.time_ns()), 0.0, False
+"""
+DOOR = {"name": "doors:Door", "end": "?"}
+CALL = '<tool_call>{"name": "order", "arguments": {"item": "tea"}}</tool_call>'
+
+
+@pytest.fixture(autouse=True)
+def quiet_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANYAN_STATE", str(tmp_path / "state"))
+
+
+def recipe(folder: Path, environment: dict[str, object]) -> Path:
+    folder.chmod(0o755)
+    (folder / "doors.py").write_text(CODE)
+    (folder / "rows.jsonl").write_text('{"prompt": "a", "at": 0}\n{"prompt": "b", "at": 1}\n')
+    parts = {
+        "name": "x",
+        "model": "m/m",
+        "task": {"name": "file", "path": "rows.jsonl"},
+        "environment": environment,
+        "generate": {"policy": "turns"},
+        "filter": [{"name": "environment"}],
+    }
+    (folder / "r.yaml").write_text(yaml.safe_dump(parts))
+    return folder / "r.yaml"
+
+
+def calls(*texts: str) -> list[str]:
+    return [part for text in texts for part in ("--call", text)]
+
+
+def test_calls_are_an_episode_of_a_row(tmp_path: Path) -> None:
+    file = recipe(tmp_path, DOOR)
+    result = banyan("tools", file, "--row", "1", *calls("go?", "fly?", "go", "go"))
+    assert result.stdout.splitlines() == [
+        "at 2",
+        "error: ValueError: say go",
+        "    (outcome FAILED)",
+        "at 3",
+        "    (reward 1, the episode is over)",
+    ], result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "texts", "words"),
+    [
+        (
+            {"name": "doors:Clock", "end": "?"},
+            ("a", "b"),
+            "call 2 gets no answer: environment doors",
+        ),
+        (
+            {"name": "tools", "settings": {"functions": ["doors:order"]}, "external": ["order"]},
+            (CALL,),
+            "call 1 gets no answer: tool order of environment tools changes something outside",
+        ),
+    ],
+)
+def test_a_call_without_an_answer_is_named(
+    tmp_path: Path, environment: dict[str, object], texts: tuple[str, ...], words: str
+) -> None:
+    result = banyan("tools", recipe(tmp_path, environment), *calls(*texts))
+    assert result.returncode == 2 and words in result.stderr, result.stdout + result.stderr
+
+
+def test_a_row_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    refused(banyan("tools", recipe(tmp_path, DOOR), "--row", "2", "--call", "go"), "2 rows, 0 to 1")
