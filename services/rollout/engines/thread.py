@@ -155,9 +155,18 @@ class EngineThread:
 
     # -- commands; they take effect between two steps, in order --
 
-    def submit(self, requests: Sequence[Request]) -> "Future[list[Refusal]]":
-        """Queue segments; the result names those that can never run."""
-        return self._command(lambda engine: _submit(engine, requests))
+    def submit(self, requests: Sequence[Request], turn: bool = False) -> "Future[list[Refusal]]":
+        """Queue segments; the result names those that can never run.
+
+        turn: whether they answer the last step in lockstep. As two commands, a step could come
+        between them, and one more would then follow unanswered.
+        """
+
+        def run(engine: Engine) -> list[Refusal]:
+            self._my_turn |= turn
+            return _submit(engine, requests)
+
+        return self._command(run)
 
     def turn(self) -> None:
         """Allow the next step in lockstep: the node has answered the last one."""

@@ -152,9 +152,10 @@ class StepExecutor:
         calls = [(tree, call) for tree, step in steps for call in step.calls]
         if calls and self._lockstep:
             self._thread.pause()
+        turn = is_turn and self._lockstep and not (calls or self._acting.open)
         if requests and not self._trees.draining:
-            self._submit(requests)
-        if is_turn and self._lockstep and not (calls or self._acting.open):
+            self._submit(requests, turn)
+        elif turn:
             self._thread.turn()
         await self._reporter.report(steps)
         self._acting.begin(calls, self)
@@ -167,9 +168,9 @@ class StepExecutor:
                 self._trees.changed.set()
                 self.waiting.put_nowait(tree)
 
-    def _submit(self, requests: Sequence[Request]) -> None:
+    def _submit(self, requests: Sequence[Request], turn: bool) -> None:
         self._spans.requested(requests)
-        future = asyncio.wrap_future(self._thread.submit(requests))
+        future = asyncio.wrap_future(self._thread.submit(requests, turn))
         future.add_done_callback(self._submitted)
 
     def _submitted(self, answer: "asyncio.Future[list[Refusal]]") -> None:

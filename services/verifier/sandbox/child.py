@@ -7,6 +7,7 @@ code and not the model's.
 """
 
 import contextlib
+import gc
 import os
 import sys
 import tempfile
@@ -58,6 +59,9 @@ def main(*, isolated: bool) -> None:
         reason = str(error) if own else f"{type(error).__name__}: {error}"
         frames.write(replies, {"refused": reason})
         return
+    # A collection in a fork would visit, and so copy, all that the imports made.
+    gc.collect()
+    gc.freeze()
     frames.write(replies, forks.ready())
     while (request := frames.read(requests)) is not None:
         frames.write(replies, forks.attempted(request))

@@ -80,6 +80,21 @@ async def test_in_lockstep_no_step_is_taken_before_the_answer():
         await thread.stop()
 
 
+async def test_in_lockstep_the_answer_comes_with_its_requests():
+    thread = await started(lockstep=True)
+    try:
+        requests = [ask(i, prompt("go"), i, max_new_tokens=1 + i) for i in range(2)]
+        await asyncio.wrap_future(thread.submit(requests, turn=True))
+        for turn in range(2):
+            assert [s.key for s in await asyncio.wait_for(thread.batches(), 5)] == [turn]
+            for _ in range(3):
+                assert (await thread.stats()).steps == turn + 1
+            later = [ask("later", prompt("go"), 9, max_new_tokens=9)]
+            assert not await asyncio.wrap_future(thread.submit(later, turn=True))
+    finally:
+        await thread.stop()
+
+
 async def test_in_lockstep_a_pause_lasts_until_the_next_turn():
     thread = await started(lockstep=True)
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from banyan.environments.endings import Ending
 from banyan.errors import TemporaryError
 from banyan.segment import Kind
 from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
+from services.rollout.engines.thread import EngineThread
 from services.rollout.growth.segments import ToolAnswer
 from services.rollout.node import acting
 from services.verifier.environments.actions import Actions
@@ -83,6 +85,15 @@ def torch(folder: Path) -> tuple[dict[str, Any], EnvironmentSpec, tuple[Any, ...
     return resources, spec, tuple((BYTES.index(c), 5.0) for c in sorted("=?23*9+-"))
 
 
+class Interrupted(EngineThread):
+    """A thread whose callers are interrupted after each command, as on a busy machine."""
+
+    def _command(self, run: Any) -> Any:
+        future = super()._command(run)
+        time.sleep(0.005)
+        return future
+
+
 async def grown(w: World, environments: Verifiers, spec: GenerateSpec) -> Any:
     """Grow a wave of trees; return their segments' ids, and the steps that it took."""
     growth = {key: value for key, value in json.loads(spec.to_json()).items() if key != "name"}
@@ -108,6 +119,10 @@ async def test_one_seed_grows_one_set_of_trees_whoever_answers(
     tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acting, "_PAUSE_S", 0.01)
+    threads = iter((EngineThread, Interrupted, EngineThread))
+    monkeypatch.setattr(
+        "tests.rollout.world.EngineThread", lambda *args, **more: next(threads)(*args, **more)
+    )
     resources, environment, bias = engine(tmp_path / "model")
     spec = GenerateSpec(
         name="turns",

@@ -28,8 +28,10 @@ class Engine:
         self.refusals: list[Refusal] = []
         self.cut: list[Any] = []
 
-    def submit(self, requests: Any) -> "Future[list[Refusal]]":
+    def submit(self, requests: Any, turn: bool) -> "Future[list[Refusal]]":
         self.commands.append(("submit", [request.key for request in requests]))
+        if turn:
+            self.turn()
         answer: Future[list[Refusal]] = Future()
         answer.set_result(self.refusals)
         return answer
