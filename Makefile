@@ -77,6 +77,10 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
 	$(BIN_VLLM)/python -m pytest -q -m vllm tests/engines
 
+.PHONY: test-cuda
+test-cuda: $(STAMP) ## what needs a CUDA device, with PyTorch for CUDA
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/cuda
+
 # Reading all other files takes half a minute.
 SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.(slow|faults|alone)' tests))
 

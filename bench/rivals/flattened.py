@@ -23,23 +23,39 @@ from services.learner.training import gather
 from services.learner.training.trainer import totals_of
 
 VOCABULARY = 49_152
+SIZES: dict[str, dict[str, int]] = {
+    "SmolLM2-135M": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "SmolLM2-1.7B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
+}
 
 
-def model(dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
-    """Return a model in the shape of SmolLM2-135M, prepared for packing."""
+def model(
+    dtype: torch.dtype = torch.bfloat16, name: str = "SmolLM2-135M", device: str = "cpu"
+) -> PreTrainedModel:
+    """Return a model in the shape of the named one, prepared for packing."""
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config: Any = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
+        **SIZES[name],  # type: ignore[arg-type]
     )
     model_class: Any = LlamaForCausalLM
-    return prepare(model_class(config).to(dtype))
+    with torch.device(device):
+        made = model_class(config)
+    return prepare(made.to(dtype))
 
 
 @dataclass(frozen=True)
@@ -109,24 +125,25 @@ def tree(shape: Shape, seed: int = 0) -> tuple[Tree, list[Leaf]]:
 
 
 class Rivals:
-    """One tree and one model, trained packed and flat.
+    """Trees of one shape in one row, and one model, trained packed and flat.
 
     Both are a forward and a backward pass with the same loss, and log-probs only where needed.
     """
 
-    def __init__(self, model: PreTrainedModel, shape: Shape) -> None:
-        self.model, self.shape = model, shape
-        grown, leaves = tree(shape)
-        view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
-        worth_L = np.random.default_rng(0).standard_normal(len(leaves))
-        self.row = packing.pack(
-            [unroll.unroll(view, range(len(leaves)), worth_L, None, b"now")], shape.unique
-        )[0]
-        alone = [
-            packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0]
-            for leaf in range(len(leaves))
-        ]
-        self.flat, self._totals = alone, totals_of([self.row])
+    def __init__(self, model: PreTrainedModel, shape: Shape, trees: int = 1) -> None:
+        self.model, self.shape, self.trees = model, shape, trees
+        parts, self.flat = [], []
+        for seed in range(trees):
+            grown, leaves = tree(shape, seed)
+            view = TreeView(grown, leaves, dict.fromkeys(leaves, 1.0))
+            worth_L = np.random.default_rng(seed).standard_normal(len(leaves))
+            parts.append(unroll.unroll(view, range(len(leaves)), worth_L, None, b"now"))
+            self.flat += [
+                packing.pack([unroll.unroll(view, [leaf], worth_L, None, b"now")], 0)[0]
+                for leaf in range(len(leaves))
+            ]
+        (self.row,) = packing.pack(parts, trees * shape.unique)
+        self._totals = totals_of([self.row])
         self._loss = losses.build("ppo-clip", {})
 
     def packed(self) -> None:
@@ -180,13 +197,14 @@ class Rivals:
     def bound(self) -> float:
         """Ratio of the work of flattened paths to that of the packed tree."""
         s = self.shape
+        paths = len(self.flat)
         flat = self.work(
-            s.leaves * s.length,
+            paths * s.length,
             sum(len(r.place_R) for r in self.flat),
-            s.leaves * s.length * (s.length + 1) // 2,
+            paths * s.length * (s.length + 1) // 2,
         )
         pairs = matmuls.long_pairs(matmuls.plan(node_spans.spans(self.row), 0))
-        return flat / self.work(s.unique, len(self.row.place_R), pairs)
+        return flat / self.work(len(self.row.token_U), len(self.row.place_R), pairs)
 
 
 def _joined(rows: list[PackedSequence], length: int) -> PackedSequence:

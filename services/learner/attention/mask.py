@@ -6,6 +6,7 @@ Masks are made once per sequence and window.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from services.learner.attention import matmuls
@@ -14,6 +15,7 @@ from services.learner.attention.matmuls import Matmuls
 from services.learner.attention.node_attention import PreparedMatmuls
 from services.learner.packing import node_spans
 from services.learner.packing.packing import PackedSequence
+from services.learner.packing.unroll import Ints
 
 
 class TokenIntervals(NamedTuple):
@@ -85,6 +87,19 @@ class TreeMask:
             "prepared matmuls", None, lambda _: PreparedMatmuls(self.matmuls())
         )
         return prepared
+
+    @property
+    def end_U(self) -> Ints:
+        """The place behind the subtree of each token, which attends to it."""
+        end_U = np.zeros(len(self._sequence.token_U), np.int64)
+        for span in node_spans.spans(self._sequence):
+            end_U[span.start : span.stop] = span.end
+        return end_U
+
+    @property
+    def position_U(self) -> Ints:
+        """The position of each token on its path."""
+        return self._sequence.position_U
 
     def cached(self, kind: str, window: int | None, make: Callable[[int | None], Any]) -> Any:
         """Return what `make` returns for the window, made once: all layers of a kind share it."""

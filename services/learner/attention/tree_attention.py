@@ -95,7 +95,7 @@ def attend(
     Keys have as many heads as queries, or fewer.
     """
     if method is None:
-        method = tree.method(layer.window, layer.fusible)
+        method = _method(heads, tree, layer)
     if method is AttentionMethod.BLOCK_MASK:
         return flex.attend(
             *heads,
@@ -118,6 +118,15 @@ def attend(
     if tree.trunk:
         output = torch.cat([_masked(trunk, tree.of_trunk(layer.window), layer), output], 2)
     return output.transpose(1, 2).contiguous()
+
+
+def _method(heads: Heads, tree: TreeMask, layer: Layer) -> AttentionMethod:
+    """Return the cheapest method that takes heads of this width."""
+    method = tree.method(layer.window, layer.fusible)
+    narrowest = min(heads.query.shape[-1], heads.value.shape[-1])
+    if method is AttentionMethod.BLOCK_MASK and narrowest < flex.LEAST_WIDTH:
+        return AttentionMethod.BLOCKS
+    return method
 
 
 def _repeated(tensor: torch.Tensor, heads: int) -> torch.Tensor:

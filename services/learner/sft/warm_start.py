@@ -40,9 +40,9 @@ def load(
     folder: Path, resources: Resources, threads: int | None, deterministic: bool = False
 ) -> tuple[PreTrainedModel, torch.dtype]:
     """Load a model where the recipe trains, checked; return it with the dtype to compute in."""
-    training.settle(threads)
     chosen = device.choose(resources.learner_device, deterministic)
     device.set_current(chosen)
+    training.settle(threads, chosen)
     model = models.load(folder).to(chosen)  # type: ignore[arg-type]  # transformers decorates it
     attention_check.check(model)
     return model, device.compute_dtype(resources.dtype, chosen)

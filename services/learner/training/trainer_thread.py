@@ -111,10 +111,10 @@ class TorchThread:
         from services.learner.model import attention_check, device
         from services.learner.training import reference, trainer
 
-        trainer.settle(self._threads)
         resources, optimise = self._recipe.resources, self._recipe.optimise
         chosen = device.choose(resources.learner_device, self._recipe.deterministic, *self._local)
         device.set_current(chosen)
+        trainer.settle(self._threads, chosen)
         dtype = device.compute_dtype(resources.dtype, chosen)
         self.dtype_name = str(dtype).removeprefix("torch.")
         needed = losses.build(optimise.loss, optimise.loss_settings).needs_reference

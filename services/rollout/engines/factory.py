@@ -51,7 +51,7 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
     from services.chassis import models
     from services.rollout.engines.torch_engine import attention_check, loading
     from services.rollout.engines.torch_engine.engine import TorchEngine
-    from services.rollout.engines.torch_engine.kv.kv_budget import Limits
+    from services.rollout.engines.torch_engine.kv.kv_budget import Limits, share_from
 
     if threads:
         torch.set_num_threads(threads)
@@ -67,5 +67,6 @@ def _torch(recipe: Recipe, threads: int | None) -> Engine:
         max_branches=resources.max_branches,
         deterministic=recipe.deterministic,
         context=loading.context(model),
+        share_from=share_from(device, resources.kv_tokens),
     )
     return TorchEngine(forward, tokenizer, limits, UNLOADED)

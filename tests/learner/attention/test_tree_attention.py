@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
@@ -109,6 +110,33 @@ def test_the_block_mask_of_flex_attention_is_the_whole_mask(forest: Any) -> None
         at = torch.arange(count)
         visible = mask.mask_mod(torch.tensor(0), torch.tensor(0), at[:, None], at[None, :])
         assert torch.equal(visible, truth(sequence, window))
+
+
+@SOME
+@given(
+    seed=st.integers(0, 10**6),
+    trees=st.integers(1, 4),
+    segments=st.integers(1, 25),
+    block=st.sampled_from([1, 2, 7, 16, 128]),
+    window=st.sampled_from([None, 1, 5, 12]),
+)
+def test_blocks_hold_all_that_is_visible(
+    forest: Any, seed: int, trees: int, segments: int, block: int, window: int | None
+) -> None:
+    sequences = sequences_of(forest, seed, trees, segments, seed % 2 == 0)
+    assume(sequences)
+    tree = TreeMask(sequences[0], torch.float64, CPU)
+    visible = truth(sequences[0], window)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex, "BLOCK", block)
+        some, full = flex.visible_blocks(tree.end_U, tree.position_U, window)
+    for q, k in np.ndindex(some.shape):
+        pairs = visible[q * block : (q + 1) * block, k * block : (k + 1) * block]
+        assert some[q, k] or not pairs.any()
+        assert (pairs.numel() == block**2 and bool(pairs.all())) or not full[q, k]
+        if window is None:
+            assert some[q, k] == bool(pairs.any())
+            assert full[q, k] == (pairs.numel() == block**2 and bool(pairs.all()))
 
 
 def test_a_window_that_reaches_over_all_paths_is_none(forest: Any) -> None:

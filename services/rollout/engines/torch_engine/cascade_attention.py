@@ -16,6 +16,8 @@ from services.rollout.engines.torch_engine.attention_scores import Scores, unfus
 from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match
 from services.rollout.engines.torch_engine.paged_attention import OwnKv
 
+_ALIGNED = 8  # numbers that rows of keys and masks must be a multiple of, on CUDA
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -120,22 +122,32 @@ def _attend_block(
     scores: Scores,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention over one block, and the log-sum-exp of its scores in float32."""
-    if scores.cap is not None or not _fused(query, key, value):
+    if scores.cap is not None or not (_fused(query, key, value) and _aligned(query, mask)):
         return unfused(query, key, value, mask, scores)
-    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query,
-        key,
-        value,
-        attn_mask=None if mask is None else _additive(mask, query.dtype),
-        scale=scores.scale,
+    bias = None if mask is None else _additive(mask, query.dtype)
+    if query.device.type == "cpu":
+        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, attn_mask=bias, scale=scores.scale
+        )
+        return output, lse
+    if bias is not None:
+        bias = bias.expand(*query.shape[:3], -1)
+    output, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, scale=scores.scale
     )
-    return output, lse
+    return output, lse[:, :, : query.shape[2]]  # it is padded
 
 
 def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Return whether one kernel computes both."""
     same_dim = key.shape[-1] == value.shape[-1]
-    return query.device.type == "cpu" and same_dim and query.shape[1] == key.shape[1]
+    return query.device.type in ("cpu", "cuda") and same_dim and query.shape[1] == key.shape[1]
+
+
+def _aligned(query: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Return whether the kernel takes rows of these widths."""
+    widths = [query.shape[-1]] if mask is None else [query.shape[-1], mask.shape[-1]]
+    return query.device.type == "cpu" or all(width % _ALIGNED == 0 for width in widths)
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -143,7 +155,8 @@ def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     name = mask.data_ptr(), tuple(mask.shape)
     if (known := _pass.masks.get(name)) is not None:
         return known[1]
-    additive = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+    additive = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    additive.masked_fill_(~mask, -torch.inf)
     if _pass.levels:
         # The mask itself is stored too, so that its address is not reused.
         _pass.masks[name] = mask, additive

@@ -8,6 +8,7 @@ from transformers import Cache, PreTrainedModel
 
 from banyan.segment import Floats, IntTokens
 from services.rollout.engines.torch_engine import attention, cascade_attention, paged_attention
+from services.rollout.engines.torch_engine.cuda.graphs import DecodeGraphs, OnCuda
 from services.rollout.engines.torch_engine.kv.kv_slots import KvSlotCache, KvSlots
 from services.rollout.engines.torch_engine.kv.pages import Pages
 from services.rollout.engines.torch_engine.kv.prefix_cache import Match
@@ -41,6 +42,8 @@ class Forward:
         """Determine the shape of the model's cache, and whether it attends to exactly that."""
         self.kv, self.in_parts = probe(self.model, self.device)
         self.by_level = self.in_parts and self.kinds == {"full_attention"}
+        recordable = self.in_parts and self.device.type == "cuda"
+        self.graphs = DecodeGraphs(self._graphed, OnCuda) if recordable else None
 
     @property
     def window(self) -> int:
@@ -70,7 +73,14 @@ class Forward:
         3. transformers calls our attention by its name (`attention.NAME`); `attention.attend` reads
            what is current and leaves the work to `cascade_attention` and `paged_attention`.
         4. A hook before the output layer keeps the last layer's states in `self.states`.
+
+        On CUDA the same is a graph, unless rows share trunks or shapes are fixed.
         """
+        if self.graphs is not None and not bucketing.fixed and not any(trunks_B):
+            replayed = self.graphs.decode(pages, tokens_B, positions_B, tables_B)
+            if replayed is not None:
+                logits, self.states = replayed
+                return logits
         tokens = torch.tensor(tokens_B, device=self.device)[:, None]
         positions = torch.tensor(positions_B, device=self.device)[:, None]
         places_B = [
@@ -85,6 +95,14 @@ class Forward:
             paged_attention.using(cache if self.in_parts else None),
         ):
             return self._run(cache, tokens, positions, self._masks(places, cache.width))
+
+    def _graphed(
+        self, cache: PagedCache, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return logits and states of rows without trunks, as a graph records them."""
+        with paged_attention.using(cache):
+            logits = self._run(cache, tokens, positions, self._masks(positions, cache.width))
+        return logits, self.states
 
     @torch.inference_mode()
     def prefill(

@@ -24,10 +24,12 @@ class Bucketing:
     waste: tokens of padding that the rows of a bucket may attend to in vain, about the cost of one
         more bucket.
     multiple: pages that a bucket's width is a multiple of, to limit the number of shapes.
+    fixed: whether shapes depend on these rules alone, and never on what runs together.
     """
 
     waste: int = 512
     multiple: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,25 +82,40 @@ class PagedCache(Cache):
         bucketing: Bucketing,
         together: bool,
     ) -> None:
-        super().__init__(layers=[])
-        self._pages, self._together = pages, together
         size, multiple = pages.size, bucketing.multiple
         used_B = [-(-(place // size + 1) // multiple) * multiple for place in places_B]
         widest = max(used_B)
-        self.width = widest * size
-        heads = torch.arange(pages.shape.heads, device=pages.shape.device)
         written_B = [
             table[place // size] * size + place % size
             for table, place in zip(tables_B, places_B, strict=True)
         ]
-        written = torch.tensor(written_B, device=heads.device)[:, None]
-        self._written = (written + heads * pages.tokens).reshape(-1)
         whole = [(0, len(used_B), widest)]
         cuts = whole if together else buckets(used_B, bucketing.waste // size)
-        self._buckets = [
+        buckets_of_rows = [
             _Bucket(pages, slice(first, stop), tables_B[first:stop], width)
             for first, stop, width in cuts
         ]
+        self._set(pages, torch.tensor(written_B, device=pages.shape.device), buckets_of_rows)
+        self._together, self.width = together, widest * size
+
+    @classmethod
+    def together_at(
+        cls, pages: Pages, written_B: torch.Tensor, page_B_W: torch.Tensor
+    ) -> "PagedCache":
+        """Return the cache of rows in one bucket, with numbers that are on the device already.
+
+        written_B: the place in the pool where each row writes. page_B_W: its pages.
+        """
+        cache = cls.__new__(cls)
+        cache._set(pages, written_B, [_Bucket.of(pages, slice(0, len(page_B_W)), page_B_W)])
+        cache._together, cache.width = False, page_B_W.shape[1] * pages.size
+        return cache
+
+    def _set(self, pages: Pages, written_B: torch.Tensor, buckets: "list[_Bucket]") -> None:
+        super().__init__(layers=[])
+        heads = torch.arange(pages.shape.heads, device=pages.shape.device)
+        self._written = (written_B[:, None] + heads * pages.tokens).reshape(-1)
+        self._pages, self._buckets = pages, buckets
 
     def update(
         self,
@@ -143,12 +160,21 @@ class _Bucket:
     def __init__(
         self, pages: Pages, rows: slice, tables: Sequence[Sequence[int]], width: int
     ) -> None:
-        self.rows, shape = rows, pages.shape
         padded = [[*table[:width], *[0] * (width - len(table))] for table in tables]
-        page_numbers = torch.tensor(padded, device=shape.device)
+        self._set(pages, rows, torch.tensor(padded, device=pages.shape.device))
+
+    @classmethod
+    def of(cls, pages: Pages, rows: slice, page_B_W: torch.Tensor) -> "_Bucket":
+        """Return the bucket of rows whose pages are on the device already."""
+        bucket = cls.__new__(cls)
+        bucket._set(pages, rows, page_B_W)
+        return bucket
+
+    def _set(self, pages: Pages, rows: slice, page_B_W: torch.Tensor) -> None:
+        self.rows, shape = rows, pages.shape
         heads = torch.arange(shape.heads, device=shape.device) * pages.count
-        self._index = (page_numbers[:, None] + heads[:, None]).reshape(-1)
-        self._shape = (len(tables), shape.heads, width * pages.size)
+        self._index = (page_B_W[:, None] + heads[:, None]).reshape(-1)
+        self._shape = (len(page_B_W), shape.heads, page_B_W.shape[1] * pages.size)
         self._keys, self._values = (
             torch.empty(len(self._index), pages.size * dim, dtype=shape.dtype, device=shape.device)
             for dim in (shape.key_dim, shape.value_dim)

@@ -20,8 +20,9 @@ from services.rollout.engines.torch_engine.samples import Samples, TopTokens
 from services.rollout.engines.torch_engine.top_tokens import top_tokens
 
 _BLOCK = 256
-# Distributions at once: their work arrays stay in the processor's cache and are reused.
-_CHUNK = 16
+# Distributions at once: their work arrays stay in a processor's cache and are reused. Elsewhere
+# calls cost more.
+_CHUNK, _CHUNK_ELSEWHERE = 16, 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +54,12 @@ def draw(
     distribution_R must not decrease.
     """
     source_R = np.asarray(distribution_R)
+    at_once = _CHUNK if logits_D_V.device.type == "cpu" else _CHUNK_ELSEWHERE
     samples = _empty_samples(len(source_R), extras)
-    for first in range(0, len(sampling_D), _CHUNK):
-        begin, end = np.searchsorted(source_R, (first, first + _CHUNK))
+    for first in range(0, len(sampling_D), at_once):
+        begin, end = np.searchsorted(source_R, (first, first + at_once))
         rows = slice(int(begin), int(end))
-        last = min(first + _CHUNK, len(sampling_D))
+        last = min(first + at_once, len(sampling_D))
         chunk = _draw(
             logits_D_V[first:last],
             sampling_D[first:last],

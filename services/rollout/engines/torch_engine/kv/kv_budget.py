@@ -16,8 +16,18 @@ from services.rollout.engines.torch_engine.kv.prefix_cache import KvBlock, Match
 from services.rollout.engines.torch_engine.paged_attention import Bucketing
 
 _SHRINK_FACTOR = 4  # the pool shrinks once it has this many times the claimed pages
+_SHARE_FROM = 1024  # tokens
 _DETERMINISTIC_ROWS = 8  # decode batches are padded to a multiple of it
 _DETERMINISTIC_TOKENS = 64  # widths of buckets are a multiple of it
+
+
+def share_from(device: torch.device, kv_tokens: int) -> int:
+    """Return Limits.share_from for a device.
+
+    On CUDA a call costs more than copies, and only a pass without shared trunks is a graph
+    (cuda/graphs.py): branches share where the copies of one trunk would not fit into kv_tokens.
+    """
+    return max(_SHARE_FROM, kv_tokens) if device.type == "cuda" else _SHARE_FROM
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ class Limits:
     prefill_tokens: int = 4096
     deterministic: bool = False
     context: int = 0
-    share_from: int = 1024
+    share_from: int = _SHARE_FROM
     page_tokens: int = 16
     waste: int = 512
     ahead: int = 256
@@ -59,7 +69,7 @@ class Limits:
     def bucketing(self) -> Bucketing:
         """The rules by which decode rows are put into buckets that attend together."""
         multiple = -(-_DETERMINISTIC_TOKENS // self.page_tokens) if self.deterministic else 1
-        return Bucketing(waste=self.waste, multiple=multiple)
+        return Bucketing(waste=self.waste, multiple=multiple, fixed=self.deterministic)
 
 
 class KvBudget:
