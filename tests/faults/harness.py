@@ -135,15 +135,17 @@ class System:
         return sum(len(c.exits) for c in self.supervisor.children.values() if c.service == service)
 
     async def kill(self, service: str) -> int:
-        """Send SIGKILL to a service's process once it runs; return its pid."""
-        end = time.monotonic() + 30
+        """Send SIGKILL to a service's process once it runs; return its pid once it has ended."""
+        end, pid, before = time.monotonic() + 30, 0, self.ends(service)
         while time.monotonic() < end:
-            with contextlib.suppress(StopIteration):
-                pid = self.pid(service)
-                os.kill(pid, signal.SIGKILL)
+            if not pid:
+                with contextlib.suppress(StopIteration):
+                    pid = self.pid(service)
+                    os.kill(pid, signal.SIGKILL)
+            elif self.ends(service) > before:  # else the next kill might meet the same process
                 return pid
             await asyncio.sleep(0.02)
-        raise AssertionError(f"{service} does not run")
+        raise AssertionError(f"{service} does not run, or not end")
 
     async def close(self) -> None:
         await self._channel.close(None)
