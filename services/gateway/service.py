@@ -48,7 +48,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         stack.push_async_callback(channel.close, None)
         store = RpcStore(channel)
         epoch = await store.take_epoch(f"{socket.gethostname()}-{os.getpid()}")
-        bus = await Bus.connect(settings.nats, "gateway", creds=settings.nats_creds)
+        bus = await Bus.of(settings, "gateway")
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
         drivers = Drivers(store, BusLog(bus), RpcLearners(store, settings.secret), epoch)

@@ -67,7 +67,7 @@ async def run(settings: LearnerSettings, stop: asyncio.Event) -> None:
         secret_file=settings.secret_file,
         liveness=liveness,
     )
-    bus = await Bus.connect(settings.nats, "learner", creds=settings.nats_creds)
+    bus = await Bus.of(settings, "learner")
     channel = rpc.channel(settings.store, secret=settings.secret)
     try:
         parts = _Process(

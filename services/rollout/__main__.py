@@ -72,14 +72,7 @@ def _engine(recipe: Recipe, threads: int | None) -> Engine:
 
 
 async def _bus(own: Settings) -> Bus:
-    return await Bus.connect(
-        own.nats,
-        f"rollout-{own.node_id}",
-        creds=own.nats_creds,
-        inbox_prefix=own.nats_inbox,
-        tls_root=own.nats_tls_root,
-        tls_name=own.nats_tls_name,
-    )
+    return await Bus.of(own, f"rollout-{own.node_id}", inbox_prefix=own.nats_inbox)
 
 
 async def _node(

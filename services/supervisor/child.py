@@ -28,6 +28,7 @@ class Child:
     replica: number among the processes of its kind in the run.
     health: host:port of its gRPC health service, or nats://host:port; empty if it cannot be probed.
     creds: credentials file for the broker.
+    tls: PEM file of the only certificate to trust for the broker, and its name.
     process: the running or last process.
     exits: monotonic times of its last exits.
     state: new, starting, ready, waiting, stopped or given up.
@@ -45,6 +46,7 @@ class Child:
     replica: int = 0
     health: str = ""
     creds: str = ""
+    tls: tuple[str, str] = ("", "")
     process: asyncio.subprocess.Process | None = None
     exits: list[float] = field(default_factory=list)
     state: str = "new"

@@ -35,7 +35,11 @@ async def embedded(
     try:
         state.choose_ports(host)
         fleet = ProcessCommands(
-            state, join_listen=_join_address(state, host, port), nats_host=host or HOST, extra=extra
+            state,
+            join_listen=_join_address(state, host, port),
+            nats_host=host or HOST,
+            nats_tls=(str(tls.certificate(state.path).resolve()), tls.NAME) if host else ("", ""),
+            extra=extra,
         )
         config = _nats_config(fleet)
 

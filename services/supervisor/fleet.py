@@ -35,12 +35,14 @@ class ProcessCommands:
     state: the state folder.
     join_listen: host:port for joining nodes; empty for none.
     nats_host: address that NATS listens on.
+    nats_tls: PEM file of the certificate to trust for the broker, and its name; empty for no TLS.
     extra: environment of every process.
     """
 
     state: StateFolder
     join_listen: str = ""
     nats_host: str = HOST
+    nats_tls: tuple[str, str] = ("", "")
     extra: Mapping[str, str] | None = None
 
     def nats(self, config: Path) -> Child:
@@ -57,6 +59,7 @@ class ProcessCommands:
             log=self.state.log("nats"),
             health=env["BANYAN_NATS"],
             creds=env["BANYAN_NATS_CREDS"],
+            tls=self.nats_tls,
         )
 
     def base(self, service: str) -> Child:
@@ -101,6 +104,8 @@ class ProcessCommands:
             "BANYAN_LISTEN": listen,
             "BANYAN_STATE": str(self.state.path),
             "BANYAN_SECRET_FILE": str(self.state.path / secret.FILE),
+            "BANYAN_NATS_TLS_ROOT": self.nats_tls[0],
+            "BANYAN_NATS_TLS_NAME": self.nats_tls[1],
         }
 
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:

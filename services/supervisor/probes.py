@@ -52,7 +52,12 @@ class Probe(Protocol):
 def probe_of(child: Child) -> Probe:
     """Return the probe for a child's address."""
     if child.health.startswith(_NATS):
-        return NatsProbe(child.health, child.creds, BrokerDisk(child.log, Path(child.creds).parent))
+        return NatsProbe(
+            child.health,
+            child.creds,
+            BrokerDisk(child.log, Path(child.creds).parent),
+            tls=child.tls,
+        )
     return GrpcProbe(child.health)
 
 
@@ -93,17 +98,29 @@ class NatsProbe:
     """A client of the broker with a service's rights: a ping, then a request to JetStream.
 
     disk: the disk of its streams, if the broker's log can be read.
+    tls: PEM file of the only certificate to trust, and its name; empty for no TLS.
     """
 
-    def __init__(self, url: str, creds: str, disk: BrokerDisk | None = None) -> None:
-        self._url, self._creds, self._disk = url, creds, disk
+    def __init__(
+        self,
+        url: str,
+        creds: str,
+        disk: BrokerDisk | None = None,
+        tls: tuple[str, str] = ("", ""),
+    ) -> None:
+        self._url, self._creds, self._disk, self._tls = url, creds, disk, tls
         self._bus: Bus | None = None
 
     async def ask(self, timeout_s: float) -> Answer | None:
         """Return ready and alive if both answers come in time."""
         try:
             self._bus = self._bus or await Bus.connect(
-                self._url, "supervisor", creds=self._creds, patience_s=timeout_s
+                self._url,
+                "supervisor",
+                creds=self._creds,
+                tls_root=self._tls[0],
+                tls_name=self._tls[1],
+                patience_s=timeout_s,
             )
             async with asyncio.timeout(timeout_s):
                 await flushed(self._bus.client, timeout_s)

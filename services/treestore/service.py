@@ -108,7 +108,7 @@ async def _serving(context: Context) -> AsyncIterator[rpc.RpcServer]:
 @contextlib.asynccontextmanager
 async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
     settings = context.settings
-    bus = await Bus.connect(settings.nats, "treestore", creds=settings.nats_creds)
+    bus = await Bus.of(settings, "treestore")
     try:
         await bus.ensure_streams()
         outbox = Outbox(context.database, bus)

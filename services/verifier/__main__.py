@@ -37,7 +37,7 @@ async def run(stop: asyncio.Event) -> None:
     pool = Pool(settings.limits, width=settings.children, lanes=settings.scorers)
     jail = ChosenJail(settings.state, sandbox=settings.sandbox, width=settings.programs)
     scoring = scoring_of(settings, pool, jail)
-    bus = await Bus.connect(settings.nats, "verifier", creds=settings.nats_creds)
+    bus = await Bus.of(settings, "verifier")
     channel = rpc.channel(settings.store, secret=settings.secret)
     store = GrpcStore(channel)
     key = receipts.key_of(settings.secret)

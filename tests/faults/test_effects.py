@@ -84,7 +84,7 @@ def acting(folder: Path, port: int) -> dict[str, Any]:
     data = recipe(
         tiny_model(folder / "model"),
         task={"name": "file", "path": str(rows), "reward": "number"},
-        generate={"policy": "iid", "settings": {"width": 4}, "max_new_tokens": 60},
+        generate={"policy": "iid", "settings": {"width": 8}, "max_new_tokens": 60},
         environment={
             "name": "tools",
             "settings": {"functions": ["mail:send"], "begin": "=", "end": "?"},

@@ -69,6 +69,11 @@ class Site:
         await rpc.call(self.runs.PutPolicy, runs.PutPolicyRequest(policy=published))
 
 
+def trusting(state: Path) -> dict[str, Any]:
+    """Return the settings with which a service trusts the broker of a state folder."""
+    return {"nats_tls_root": str(tls.certificate(state)), "nats_tls_name": tls.NAME}
+
+
 @contextlib.asynccontextmanager
 async def store_and_broker(
     state: Path, listen: str = "127.0.0.1:0"
@@ -81,10 +86,10 @@ async def store_and_broker(
     config = nats_accounts.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
     process = nats_server.start(config, state / "nats.log")
     try:
-        nats_server.await_listening(nats, process, state / "nats.log")
+        nats_server.await_listening(nats, process, state / "nats.log", tls=True)
         creds = str(nats_accounts.service_credentials(state))
         settings = StoreSettings(
-            nats=f"nats://{nats}", nats_creds=creds, listen=listen, state=state
+            nats=f"nats://{nats}", nats_creds=creds, listen=listen, state=state, **trusting(state)
         )
         async with treestore.running(settings) as (server, _):
             yield nats, creds, server.address
@@ -114,6 +119,7 @@ async def site(state: Path) -> AsyncIterator[Site]:
         settings = Settings(
             nats=f"nats://{nats}",
             nats_creds=creds,
+            **trusting(state),
             store=store,
             listen="127.0.0.1:0",
             join_listen="127.0.0.1:0",

@@ -21,6 +21,7 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
+from services.gateway.join import tls
 from tests.gateway.live_site import Site, channel, site, store_and_broker
 
 
@@ -140,6 +141,7 @@ async def test_a_killed_gateway_process_goes_on_where_it_was(
         address = f"127.0.0.1:{nats_server.free_port()}"
         environment = {
             "BANYAN_NATS": f"nats://{nats}", "BANYAN_NATS_CREDS": creds, "BANYAN_STORE": store,
+            "BANYAN_NATS_TLS_ROOT": str(tls.certificate(tmp_path)), "BANYAN_NATS_TLS_NAME": tls.NAME,
             "BANYAN_LISTEN": address, "BANYAN_STATE": str(tmp_path),
         }  # fmt: skip
         process = _start(environment)
@@ -188,6 +190,8 @@ async def test_a_port_in_use_ends_the_process_with_one_line(tmp_path) -> None:
         environment = {
             "BANYAN_NATS": f"nats://{nats}",
             "BANYAN_NATS_CREDS": creds,
+            "BANYAN_NATS_TLS_ROOT": str(tls.certificate(tmp_path)),
+            "BANYAN_NATS_TLS_NAME": tls.NAME,
             "BANYAN_STORE": store,
         }
         process = await asyncio.create_subprocess_exec(

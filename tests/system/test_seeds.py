@@ -16,10 +16,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = 6
 REWARD = """
+import zlib
+
 def reward(completion, prompt, **row):
-    right = int(prompt.split()[-1]) % 2 == 0 and len(completion) > 0
+    right = int(prompt.split()[-1]) % 2 == 0
     # Answers to one problem differ, so that a step learns.
-    return float(right) * (1.0 + len(completion) % 2)
+    return float(right) * (1.0 + zlib.crc32(completion.encode()) / 2**32)
 """
 
 

@@ -135,6 +135,10 @@ def environment(completion, **row):
     return float(any(name.startswith("BANYAN") or "SECRET" in name for name in os.environ))
 
 
+def niceness(completion, **row):
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def user(completion, **row):
     return os.getuid()
 

@@ -26,6 +26,7 @@ from services.chassis.messaging.chunks import MAX_MESSAGE_BYTES as MAX_MESSAGE_B
 from services.chassis.messaging.consumer import Consumer
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.messaging.flush import flushed
+from services.chassis.process.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,18 @@ class Bus:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._js: JetStreamContext = client.jetstream(timeout=_TRY_S)
+
+    @classmethod
+    async def of(cls, settings: Settings, name: str, inbox_prefix: str = "") -> "Bus":
+        """Connect as the settings of a service say. Raise DeadlineMissed."""
+        return await cls.connect(
+            settings.nats,
+            name,
+            creds=settings.nats_creds,
+            inbox_prefix=inbox_prefix,
+            tls_root=settings.nats_tls_root,
+            tls_name=settings.nats_tls_name,
+        )
 
     @classmethod
     async def connect(

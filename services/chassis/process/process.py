@@ -39,6 +39,9 @@ def main(
     tie_to_parent()
     find_users_code()
     telemetry.setup(service)
+    # What the imports made never becomes garbage, and a pass over it holds up the loop.
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(_until_stopped(run, orphan_s))
     except BanyanError as error:

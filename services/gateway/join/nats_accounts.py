@@ -36,12 +36,10 @@ _TLS = """\
 tls {{
   cert_file: {certificate}
   key_file: {key}
-  # Joining nodes begin with TLS and never speak plainly; services on loopback send nothing first
-  # and are greeted plainly after this time. A node must begin within it, so a node whose packets
-  # travel longer never joins; the server's default, 50 ms, shuts out other continents.
-  handshake_first: "1s"
+  # Everyone begins with TLS, the services on loopback too. A server that also greets plainly does
+  # so once nobody has begun for a while: far nodes would be greeted before, or services would wait.
+  handshake_first: true
 }}
-allow_non_tls: true
 """
 
 

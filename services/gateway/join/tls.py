@@ -21,6 +21,7 @@ from services.chassis.process import private_files
 
 # The only name in the certificate. Clients ask for it under any address.
 NAME = "banyan-gateway"
+_FOLDER = "tls"
 _VALID_DAYS = 3650  # the token expires, the identity of a state folder need not
 
 
@@ -45,12 +46,16 @@ def fingerprint(pem: bytes) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
 
 
+def certificate(state: Path) -> Path:
+    """Return where the certificate of a state folder lies."""
+    return state / _FOLDER / "gateway.crt"
+
+
 def identity(state: Path) -> Identity:
     """Return the identity in a state folder; made if it is missing."""
-    folder = state / "tls"
-    paths = Identity(folder / "gateway.crt", folder / "gateway.key")
+    paths = Identity(certificate(state), state / _FOLDER / "gateway.key")
     if not (paths.certificate.exists() and paths.key.exists()):
-        private_files.folder(folder)
+        private_files.folder(state / _FOLDER)
         _make(paths)
     return paths
 

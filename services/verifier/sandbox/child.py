@@ -217,6 +217,7 @@ def _modules(scorer: Any, name: str) -> tuple[str, ...]:
 
 def _main() -> NoReturn:
     isolated = guard.protect()
+    os.nice(limits.YIELDING)
     with contextlib.suppress(BrokenPipeError):
         main(isolated=isolated)
     sys.exit(0)

@@ -30,11 +30,11 @@ class Secured:
             state, self.address, state / "jetstream", self.identity
         )
         self.process = nats_server.start(config, state / "nats.log")
-        nats_server.await_listening(self.address, self.process, state / "nats.log")
+        nats_server.await_listening(self.address, self.process, state / "nats.log", tls=True)
         self.services = str(nats_accounts.service_credentials(state))
 
     async def service(self) -> Bus:
-        bus = await Bus.connect(f"nats://{self.address}", "service", creds=self.services)
+        bus = await self.connect("service", self.services)
         await bus.ensure_streams()
         return bus
 
@@ -54,7 +54,17 @@ class Secured:
             nats_accounts.keys(self.state).nodes, jwt.public_key(seed), "insider", claims
         )
         path.write_text(jwt.credentials_file(token, seed))
-        return await Bus.connect(f"nats://{self.address}", "insider", creds=str(path))
+        return await self.connect("insider", str(path))
+
+    async def connect(self, name: str, creds: str, patience_s: float = 30.0) -> Bus:
+        return await Bus.connect(
+            f"nats://{self.address}",
+            name,
+            creds=creds,
+            tls_root=str(self.identity.certificate),
+            tls_name=tls.NAME,
+            patience_s=patience_s,
+        )
 
     async def node(self, patience_s: float = 5.0, address: str = "") -> Bus:
         return await Bus.connect(
@@ -77,8 +87,18 @@ def secured(tmp_path) -> Iterator[Secured]:
 
 
 async def test_nobody_connects_without_credentials(secured) -> None:
-    with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
-        await nats.connect(f"nats://{secured.address}", allow_reconnect=False, connect_timeout=2)
+    with pytest.raises(DeadlineMissed, match="uthorization"):
+        await secured.connect("a stranger", "", patience_s=2.0)
+
+
+async def test_nobody_is_greeted_plainly(secured) -> None:
+    with pytest.raises((nats.errors.Error, TimeoutError, OSError)):
+        await nats.connect(
+            f"nats://{secured.address}",
+            user_credentials=secured.services,
+            allow_reconnect=False,
+            connect_timeout=2,
+        )
 
 
 async def test_a_node_does_all_that_its_work_needs(secured) -> None:
@@ -251,13 +271,8 @@ async def test_credentials_of_another_state_folder_are_refused(secured, tmp_path
     other = tmp_path_factory.mktemp("other")
     nats_accounts.write_nats_config(other, "127.0.0.1:1", other / "js")
     creds = str(nats_accounts.service_credentials(other))
-    with pytest.raises((nats.errors.Error, asyncio.TimeoutError, OSError)):
-        await nats.connect(
-            f"nats://{secured.address}",
-            user_credentials=creds,
-            allow_reconnect=False,
-            connect_timeout=2,
-        )
+    with pytest.raises(DeadlineMissed, match="uthorization"):
+        await secured.connect("of elsewhere", creds, patience_s=2.0)
 
 
 async def test_a_node_insists_on_the_gateways_certificate(secured, tmp_path_factory) -> None:

@@ -20,7 +20,7 @@ def test_the_server_starts_with_its_files_in_any_folder(tmp_path: Path, name: st
     log = tmp_path / "log"
     process = nats_server.start(config, log)
     try:
-        nats_server.await_listening(address, process, log)
+        nats_server.await_listening(address, process, log, tls=True)
         assert store.is_dir(), log.read_text()
     finally:
         process.kill()

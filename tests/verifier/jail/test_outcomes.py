@@ -1,6 +1,7 @@
 """How runs end: what a program causes is its own, and nothing of one run is in the next."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest_asyncio
 from banyan.programs.run import Limits, Outcome, Result, Run
 from services.verifier.jail.pool import ZygotePool
 from services.verifier.jail.select import BACKENDS
+from services.verifier.sandbox.limits import YIELDING
 
 LIMITS = Limits(wall_s=5.0, cpu_s=0.5, memory_mb=64, disk_mb=2, files=16, output_bytes=1000)
 
@@ -110,6 +112,11 @@ async def test_programs_run_beside_each_other(jail: ZygotePool) -> None:
     results = await asyncio.gather(*(run(jail, wait) for _ in range(2)))
     assert [result.stdout for result in results] == [b"done\n"] * 2
     assert asyncio.get_running_loop().time() - started < 1.9
+
+
+async def test_a_busy_machine_runs_services_before_programs(jail: ZygotePool) -> None:
+    result = await run(jail, "import os; print(os.getpriority(os.PRIO_PROCESS, 0))")
+    assert int(result.stdout) == min(os.nice(0) + YIELDING, 19)
 
 
 async def test_a_program_sees_no_traceback_of_ours(jail: ZygotePool) -> None:

@@ -15,6 +15,7 @@ from banyan.programs.run import Limits
 from services.verifier.jail.inside import bare, guard, namespaces, preload
 from services.verifier.jail.inside.supervise import Ended
 from services.verifier.sandbox.confinement import kernel
+from services.verifier.sandbox.limits import YIELDING
 
 _STREAMS = 3
 _CELLS: dict[str, type[bare.Cell] | type[namespaces.Cell]] = {
@@ -26,6 +27,7 @@ _CELLS: dict[str, type[bare.Cell] | type[namespaces.Cell]] = {
 def main(handle: int) -> None:
     """Serve runs until the parent closes the channel. handle: descriptor of the channel."""
     guard.protect(handle)
+    os.nice(YIELDING)
     channel = socket.socket(fileno=handle)
     channel.set_inheritable(False)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
