@@ -141,7 +141,8 @@ async def test_a_killed_gateway_process_goes_on_where_it_was(
         address = f"127.0.0.1:{nats_server.free_port()}"
         environment = {
             "BANYAN_NATS": f"nats://{nats}", "BANYAN_NATS_CREDS": creds, "BANYAN_STORE": store,
-            "BANYAN_NATS_TLS_ROOT": str(tls.certificate(tmp_path)), "BANYAN_NATS_TLS_NAME": tls.NAME,
+            "BANYAN_NATS_TLS_ROOT": str(tls.certificate(tmp_path)),
+            "BANYAN_NATS_TLS_NAME": tls.NAME,
             "BANYAN_LISTEN": address, "BANYAN_STATE": str(tmp_path),
         }  # fmt: skip
         process = _start(environment)
