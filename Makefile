@@ -87,8 +87,8 @@ SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.(slow|faults|alone)
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
 	tests/setup.sh
-	$(BIN)/pytest -q -x -n $(SLOW_WORKERS) --dist worksteal -m "slow and not faults and not alone" $(SLOW)
-	$(BIN)/pytest -q -x -m "faults or alone" $(SLOW)
+	$(BIN)/pytest -q -x -n $(SLOW_WORKERS) --dist worksteal -m "(slow or faults) and not alone" $(SLOW)
+	$(BIN)/pytest -q -x -m alone $(SLOW)
 
 .PHONY: bench
 bench: model ## measure; prints tables and writes bench/results/*/latest.json
