@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -22,13 +20,12 @@ from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as supervisor_module
 from services.supervisor.backoff import Backoff
-from services.supervisor.broker_disk import ROOM, BrokerDisk
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
 from services.supervisor.probes import Answer, GrpcProbe, NatsProbe, probe_of
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import Supervisor
-from services.supervisor.watch import Patience, watched
+from services.supervisor.watch import Patience
 from tests.supervisor.supervised import (
     FakeRunStore,
     alive,
@@ -42,7 +39,6 @@ QUICK = Patience(
     every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
 )
 SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
-REFUSAL = "[7] 16:01:46 [ERR] JetStream failed to store a msg on stream 'A > LINEAGE'"
 SERVICE = """
 import asyncio, os, signal, sys
 from services.chassis.rpc import rpc
@@ -56,67 +52,6 @@ async def main():
     await asyncio.Event().wait()
 asyncio.run(main())
 """
-
-
-class Script:
-    """A probe with scripted answers; the last one is repeated for ever."""
-
-    def __init__(self, answers: Sequence[Answer | None]) -> None:
-        self.answers, self.asked = list(answers), 0
-
-    async def ask(self, timeout_s: float) -> Answer | None:
-        self.asked += 1
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-    async def aclose(self) -> None: ...
-
-
-async def _nothing() -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("answers", "asked", "why"),
-    [
-        ([SERVED, None], 4, "had no answer"),
-        ([SERVED, None, None, SERVED, None], 7, "had no answer"),  # in a row
-        # Before its first answer it only starts.
-        ([None, None, None, None, SERVED, None], 8, "had no answer"),
-        ([SERVED, LATE], 4, "NOT_SERVING"),
-        # Also while it starts, once it has answered.
-        ([STARTING, STARTING, None], 5, "had no answer"),
-    ],
-)
-async def test_as_many_probes_in_a_row_must_fail(
-    answers: list[Answer | None], asked: int, why: str
-) -> None:
-    probe = Script(answers)
-    quick = Patience(every_s=0.001, misses=3)
-    assert why in await asyncio.wait_for(watched(probe, "learner", quick, _nothing), 10.0)
-    assert probe.asked == asked
-
-
-async def test_a_start_has_a_deadline_for_its_first_answer_and_one_for_its_service() -> None:
-    silent = await watched(Script([None]), "learner", Patience(answer_s=0.1), _nothing)
-    assert silent == "it answered nothing within 0.1 s of its start"
-    slow = await watched(
-        Script([STARTING]), "learner", Patience(start_s={"learner": 0.1}), _nothing
-    )
-    assert slow == "it did not serve within 0.1 s of its start"
-
-
-async def test_the_first_service_is_reported_once() -> None:
-    calls: list[str] = []
-
-    async def ready() -> None:
-        calls.append("ready")
-
-    await watched(
-        Script([STARTING, SERVED, SERVED, None]),
-        "learner",
-        Patience(every_s=0.001, misses=2),
-        ready,
-    )
-    assert calls == ["ready"]
 
 
 def _speaks(supervisor: Supervisor, then: str = "pass") -> None:
@@ -332,33 +267,3 @@ def test_all_that_can_be_asked_is_asked(tmp_path: Path) -> None:
         fleet.worker("r", "learner", 0, threads=1, port=5),
     ]
     assert all(child.health for child in children)
-
-
-async def test_a_process_that_tells_why_it_must_be_started_again_is_not_probed_further() -> None:
-    script = Script([SERVED, Answer(True, True, "it refuses messages")])
-    async with asyncio.timeout(10):
-        assert await watched(script, "nats", QUICK, _nothing) == "it refuses messages"
-
-
-@pytest.mark.parametrize(
-    ("line", "free", "told"),
-    [
-        (f"{REFUSAL}: write /x/1.blk: no space left on device\n", ROOM, True),
-        (f"{REFUSAL}: write /x/1.blk: disk quota exceeded\n", ROOM, True),
-        (f"{REFUSAL}: write /x/1.blk: no space left on device\n", ROOM - 1, False),
-        (f"{REFUSAL}: maximum messages exceeded\n", ROOM, False),
-    ],
-)
-def test_a_broker_that_refuses_messages_is_started_again_once_its_disk_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, free: int, told: bool
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    log = tmp_path / "nats.log"
-    log.write_text("started\n" + line)  # by an earlier process
-    disk = BrokerDisk(log, tmp_path)
-    assert not disk.problem()
-    with log.open("a") as out:
-        out.write(line)
-    assert bool(disk.problem()) is told and not disk.problem()
-    log.write_text(line)  # rotated, and written again
-    assert bool(disk.problem()) is told
