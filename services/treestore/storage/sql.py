@@ -10,14 +10,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy import (
     BindParameter,
+    ColumnElement,
     Connection,
     Insert,
     Row,
     Select,
     Table,
+    TextClause,
     bindparam,
     insert,
     select,
+    text,
+    tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -65,6 +69,21 @@ def _insert_or_add(table: Table, dialect: str, column: str) -> Insert:
         index_elements=list(table.primary_key.columns), set_={column: added}
     )
     return upsert
+
+
+def pair_in(
+    table: Table, first: str, second: str, keys: str, dialect: str
+) -> ColumnElement[bool] | TextClause:
+    """Return the condition that two columns are one of the pairs of the parameter `keys`.
+
+    SQLite looks several pairs up in an index only if they stand in a subquery; without one it reads
+    the whole table (3.40: the right side must not be a compound SELECT, and VALUES is one).
+    """
+    pairs: BindParameter[Any] = bindparam(keys, expanding=True)
+    if dialect != "sqlite":
+        return tuple_(table.c[first], table.c[second]).in_(pairs)
+    named = f"({table.name}.{first}, {table.name}.{second}) IN (SELECT * FROM :{keys})"
+    return text(named).bindparams(pairs)
 
 
 def chunks(items: Iterable[T], size: int = _CHUNK) -> Iterator[list[T]]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, select, tuple_
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, select
 
 from banyan.reasons import Reason
 from banyan.segment import Finish
@@ -19,7 +19,7 @@ from services.treestore.events.events import (
     TreeOpened,
 )
 from services.treestore.storage import schema
-from services.treestore.storage.sql import chunks
+from services.treestore.storage.sql import chunks, pair_in
 from services.treestore.unit_of_work import completion
 from services.treestore.unit_of_work.rows import (
     SCORING,
@@ -46,9 +46,10 @@ def _of_trees(table: Table, *names: str) -> Select[Any]:
 # Made once: building a statement of many columns costs more than running it.
 _HEADERS = select(*(schema.segments.c[name] for name in SegmentHeader.__dataclass_fields__))
 _HEADERS_BY_ID = _HEADERS.where(schema.segments.c.id.in_(_KEYS))
-_HEADERS_BY_PLACE = _HEADERS.where(
-    tuple_(schema.segments.c.tree_id, schema.segments.c.parent).in_(_KEYS)
-)
+_HEADERS_BY_PLACE = {
+    dialect: _HEADERS.where(pair_in(schema.segments, "tree_id", "parent", "keys", dialect))
+    for dialect in ("sqlite", "postgresql")
+}
 _ACTIONS = _HEADERS.where(
     schema.segments.c.tree_id.in_(_KEYS), schema.segments.c.finish == int(Finish.TOOL_CALL)
 )
@@ -100,8 +101,9 @@ def load_headers(
     for chunk in chunks(sorted(named)):
         for row in connection.execute(_HEADERS_BY_ID, {"keys": chunk}):
             work.add_header(SegmentHeader(**row._mapping))
+    by_place = _HEADERS_BY_PLACE[connection.dialect.name]
     for pairs in chunks(sorted(places)):
-        for row in connection.execute(_HEADERS_BY_PLACE, {"keys": pairs}):
+        for row in connection.execute(by_place, {"keys": pairs}):
             work.add_header(SegmentHeader(**row._mapping))
 
 

@@ -265,6 +265,7 @@ refused = Table(
     bytes_("payload"),
     int_("stored_ms"),
     text("run_id"),
+    Index("ix_refused_segment", "segment"),
     *owner("refused"),
 )
 
