@@ -70,6 +70,31 @@ def test_a_resumed_run_prints_only_what_is_new(capsys: pytest.CaptureFixture[str
     assert steps(capsys.readouterr().out) == [3, 4]
 
 
+def test_each_evaluation_is_printed_once_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not while rows are missing, and not again after a restart of the gateway."""
+    run = rs.Run(run_id="r", state=rs.RUN_STATE_TRAINING, held_out=[b"1", b"2"])
+    counts = [(1, 1, 1.0, 1), (2, 1, 1.0, 1), (2, 2, 1.0, 1), (2, 2, 1.0, 1)]
+    with LiveView(RECIPE) as view:
+        for groups, done, total, right in counts:
+            view.update(_measured(run, "step-5-greedy", groups, done, total, right))
+        view.update(_measured(run, "after-greedy", 2, 2, 0.75, 0))
+    with LiveView(RECIPE, resumed=True) as view:
+        view.update(_measured(run, "step-5-greedy", 2, 2, 1.0, 1))
+    with LiveView(RECIPE) as view:
+        view.update(_measured(rs.Run(state=run.state), "step-5-greedy", 2, 2, 1.0, 1))
+    lines = [line.split("] ")[1] for line in capsys.readouterr().out.splitlines() if ":" in line]
+    assert lines == ["step-5-greedy: 50.0 %", "after-greedy: mean reward 0.375"]
+
+
+def _measured(
+    run: rs.Run, label: str, groups: int, done: int, total: float, right: int
+) -> gw.WatchRunResponse:
+    measured = rs.EvalProgress(
+        label=label, groups=groups, done=done, scored=done, reward_sum=total, correct=right
+    )
+    return gw.WatchRunResponse(run=run, progress=rs.ReadProgressResponse(evals=[measured]))
+
+
 def test_a_watcher_gets_a_line_for_each_step_with_rounded_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

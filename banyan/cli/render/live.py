@@ -32,7 +32,8 @@ def curve(values: Sequence[float]) -> str:
 
 
 class LiveView:
-    """View of WatchRun's messages: a panel on a terminal, else one line per step and phase.
+    """View of WatchRun's messages: a panel on a terminal, else one line per step, evaluation and
+    phase.
 
     resumed: whether the first message contains earlier steps, which were printed before
     """
@@ -42,6 +43,7 @@ class LiveView:
         self._silent = resumed
         # A restarted gateway sends everything once more.
         self._seen: set[tuple[int, int]] = set()
+        self._measured: set[str] = set()  # labels of evaluations
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._reward = "-"  # of the last batch
@@ -74,6 +76,7 @@ class LiveView:
             self._training_from = time.monotonic(), news.progress.step
         for policy in news.policies:
             self._note(policy)
+        self._note_evaluations()
         self._silent = False
         phase = plain_data.run_state(news.run.state)
         if not self._terminal and phase != self._phase:
@@ -97,6 +100,18 @@ class LiveView:
             self._rewards.append(policy.metrics["reward"])
         if not self._terminal and not self._silent:
             out.print(self._line(policy, repeated), markup=False, soft_wrap=True)
+
+    def _note_evaluations(self) -> None:
+        """Print the evaluations that are over, once each."""
+        rows = min(len(self._news.run.held_out), self._recipe.eval.max_rows)
+        for measured in self._news.progress.evals:
+            over = measured.groups >= rows and measured.done >= rows
+            if measured.label in self._measured or not rows or not over:
+                continue
+            self._measured.add(measured.label)
+            if not self._terminal and not self._silent:
+                line = f"[{self._elapsed():6.1f} s] {plain_data.measured(measured)}"
+                out.print(line, markup=False, soft_wrap=True)
 
     def _line(self, policy: events_pb2.PolicyPublished, repeated: bool) -> str:
         """Return the line of a step.
