@@ -38,7 +38,7 @@ from tests.supervisor.supervised import (
 QUICK = Patience(
     every_s=0.1, misses=3, answer_s=20.0, start_s={"learner": 20.0}, start_others_s=20.0
 )
-SERVED, STARTING, LATE = Answer(True, True), Answer(False, True), Answer(True, False)
+SERVED, STARTING = Answer(True, True), Answer(False, True)
 SERVICE = """
 import asyncio, os, signal, sys
 from services.chassis.rpc import rpc

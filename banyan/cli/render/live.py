@@ -31,6 +31,16 @@ def curve(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
+def _result(message: rs.EvalProgress) -> str:
+    """Return an evaluation's label and result: accuracy, or the mean reward of graded answers."""
+    found = plain_data.evaluation(message)
+    if found["accuracy"] is None:
+        return f"{message.label}: no row could be scored"
+    if plain_data.graded(message):
+        return f"{message.label}: mean reward {found['mean_reward']:.3f}"
+    return f"{message.label}: {100 * found['accuracy']:.1f} %"
+
+
 class LiveView:
     """View of WatchRun's messages: a panel on a terminal, else one line per step, evaluation and
     phase.
@@ -110,7 +120,7 @@ class LiveView:
                 continue
             self._measured.add(measured.label)
             if not self._terminal and not self._silent:
-                line = f"[{self._elapsed():6.1f} s] {plain_data.measured(measured)}"
+                line = f"[{self._elapsed():6.1f} s] {_result(measured)}"
                 out.print(line, markup=False, soft_wrap=True)
 
     def _line(self, policy: events_pb2.PolicyPublished, repeated: bool) -> str:

@@ -71,15 +71,6 @@ def graded(message: rs.EvalProgress) -> bool:
     return abs(message.reward_sum - message.correct) > 1e-9
 
 
-def measured(message: rs.EvalProgress) -> str:
-    """Return an evaluation's label and result: accuracy, or the mean reward of graded answers."""
-    if not message.scored:
-        return f"{message.label}: no row could be scored"
-    if graded(message):
-        return f"{message.label}: mean reward {message.reward_sum / message.scored:.3f}"
-    return f"{message.label}: {100 * message.correct / message.scored:.1f} %"
-
-
 def numbers(values: Mapping[str, float]) -> dict[str, float | None]:
     """Return numbers by name; None, JSON's null, for one that is not finite."""
     return {name: values[name] if math.isfinite(values[name]) else None for name in sorted(values)}
