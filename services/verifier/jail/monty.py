@@ -65,7 +65,7 @@ class Sessions:
 
         Raises OSError with the reason where the machine cannot run or confine them.
         """
-        folder, lock = folders.locked("banyan-monty-")
+        folder, lock = folders.locked(folders.MONTY)
         binary = Path(folder, "worker")
         python = getattr(sys, "_base_executable", sys.executable)
         monty_binary = os.path.join(sysconfig.get_path("scripts"), "monty")

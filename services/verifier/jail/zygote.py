@@ -63,7 +63,7 @@ class Zygote:
         ours.setblocking(False)
         with contextlib.ExitStack() as unlaunched:
             unlaunched.callback(ours.close)
-            with theirs, folders.made("banyan-jail-") as folder:  # which other users' runs enter
+            with theirs, folders.made(folders.JAIL) as folder:  # which other users' runs enter
                 process = await _launch(folder, theirs)
             unlaunched.pop_all()
         zygote = cls(process, ours, folder)

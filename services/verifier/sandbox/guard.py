@@ -18,9 +18,10 @@ def protect() -> bool:
     """Continue in a child and leave this process behind as its guard.
 
     Return True if the child has a process namespace of its own. Standard input must be the pipe
-    whose other end the verifier holds.
+    whose other end the verifier holds, and the working folder one that it made for this process:
+    the guard removes it. Raise SystemExit in any other folder.
     """
-    folder = os.getcwd()
+    folder = folders.claimed(folders.SCORER)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     isolated = isolation.enter()
     alive, open_in_child = os.pipe()

@@ -116,7 +116,7 @@ class Worker:
         """
         secrets = grants.secrets(spec.label, spec.secrets, limits.secrets)
         # Attempts of any user must be able to enter their own folder below it.
-        with folders.made("banyan-scorer-") as folder:
+        with folders.made(folders.SCORER) as folder:
             worker = cls(await _launch(folder, spec.python), folder, limits)
         limits = replace(
             limits,

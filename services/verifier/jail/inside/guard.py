@@ -18,9 +18,13 @@ def protect(channel: int) -> None:
     """Continue in a child, and leave this process behind as its guard.
 
     channel: descriptor of the socket whose other end the verifier holds.
+
+    The guard removes the working folder, which the verifier must have made for this process.
+    Raise SystemExit in any other folder.
     """
+    folder = folders.claimed(folders.JAIL)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    guard, folder = os.getpid(), os.getcwd()
+    guard = os.getpid()
     zygote = os.fork()
     if zygote:
         _stand_guard(zygote, channel, folder)

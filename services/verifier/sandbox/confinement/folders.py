@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+SCORER, JAIL, MONTY = "banyan-scorer-", "banyan-jail-", "banyan-monty-"
+"""First parts of the names of folders, by who works there."""
+
 _NEW_S = 60.0  # in which the maker of a folder has locked it
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -29,6 +32,22 @@ def made(prefix: str) -> Iterator[str]:
     except BaseException:  # of any kind, a cancelled start too
         remove(folder)
         raise
+
+
+def claimed(prefix: str) -> str:
+    """Return the working folder, which this process may remove with all that comes into it.
+
+    Raise SystemExit unless `made` made it for this process: it has such a name, belongs to this
+    user, and is empty. So nothing that was there before is ever removed.
+    """
+    folder = os.getcwd()
+    named = os.path.basename(folder).startswith(prefix)
+    if not named or os.stat(folder).st_uid != os.geteuid() or os.listdir(folder):
+        raise SystemExit(
+            f"this process works in a new folder {prefix}… that it removes when it ends, not in "
+            f"{folder!r}; the verifier starts it, and nobody else"
+        )
+    return folder
 
 
 def locked(prefix: str) -> tuple[str, int]:
