@@ -139,6 +139,11 @@ def niceness(completion, **row):
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
+def group_and_session(completion, **row):
+    assert os.getpgid(0) == os.getpid()
+    return os.getsid(0)  # 0 if its first process is outside of the process namespace
+
+
 def user(completion, **row):
     return os.getuid()
 

@@ -20,6 +20,7 @@ from services.verifier.jail import interpreter
 from services.verifier.jail.inside.program import HEADER, MEMORY_STATUS
 from services.verifier.jail.output import Output
 from services.verifier.sandbox.confinement import folders
+from services.verifier.sandbox.confinement.launch import launch
 
 _START_S = 20.0
 _GRACE_S = 5.0  # beyond the wall time, for the zygote to kill the run and report that
@@ -148,7 +149,7 @@ class Zygote:
 
 
 async def _launch(folder: str, channel: socket.socket) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+    return await launch(
         getattr(sys, "_base_executable", sys.executable),
         *("-I", "-S", "-B", "-X", "utf8", "-c", _MAIN, _ROOT, str(channel.fileno())),
         cwd=folder,
@@ -156,7 +157,6 @@ async def _launch(folder: str, channel: socket.socket) -> asyncio.subprocess.Pro
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         pass_fds=(channel.fileno(),),
-        start_new_session=True,
     )
 
 

@@ -16,7 +16,7 @@ from banyan.plugins.filter import MOST_REPAIR
 from services.verifier.filter.call import call
 from services.verifier.hosted.user_class import UserEnvironment
 from services.verifier.sandbox import causes, frames, limits
-from services.verifier.sandbox.confinement import kernel, landlock, seccomp
+from services.verifier.sandbox.confinement import kernel, landlock, priority, seccomp
 
 _REASON_CHARACTERS = 500
 _MAX_PARTS = 64  # the parent checks it again; more might not fit through the pipe
@@ -165,7 +165,8 @@ def confine(confinement: Confinement, reply: int, folder: str) -> None:
     Raise OSError if a part fails.
     """
     reading, user = confinement.reading, confinement.user
-    os.setsid()
+    os.setpgid(0, 0)  # in the session of the child, which gives way to services
+    priority.give_way_to_child()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU):
         signal.signal(number, signal.SIG_DFL)
     _close_all_but(sorted({reply, reading or reply}))

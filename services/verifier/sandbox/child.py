@@ -26,6 +26,7 @@ from services.verifier.sandbox.confinement import (
     isolation,
     kernel,
     landlock,
+    priority,
     processes,
     reachable,
     readable,
@@ -216,8 +217,9 @@ def _modules(scorer: Any, name: str) -> tuple[str, ...]:
 
 
 def _main() -> NoReturn:
+    niceness = priority.below(os.getppid())
     isolated = guard.protect()
-    os.nice(limits.YIELDING)
+    priority.give_way(niceness)
     with contextlib.suppress(BrokenPipeError):
         main(isolated=isolated)
     sys.exit(0)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 THREADS = 64  # of a score that may start no processes
-YIELDING = 10
-"""By how much scores and programs are nicer than services, whose loops then wait for none."""
 ROUNDS = 5
 """Deadlines that an attempt has at most, where the machine is too busy to run it."""
 

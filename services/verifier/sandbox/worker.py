@@ -19,6 +19,7 @@ from banyan.runtime.launch import OURS_ISOLATED
 from services.verifier.sandbox import frames, interpreters
 from services.verifier.sandbox.allowed import grants
 from services.verifier.sandbox.confinement import folders
+from services.verifier.sandbox.confinement.launch import launch
 from services.verifier.sandbox.limits import ROUNDS, Limits
 from services.verifier.sandbox.outcomes import plain
 
@@ -237,7 +238,7 @@ def _locations(paths: Iterable[str]) -> Iterator[str]:
 
 async def _launch(folder: str, python: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
+    return await launch(
         interpreters.found(python),
         *OURS_ISOLATED[1:],
         "services.verifier.sandbox.child",
@@ -245,7 +246,6 @@ async def _launch(folder: str, python: str) -> asyncio.subprocess.Process:
         stdout=pipe,
         cwd=folder,
         env=_environment(folder),
-        start_new_session=True,
     )
 
 

@@ -15,7 +15,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import Repair, Scored, Unscorable
 from services.verifier.sandbox import worker
 from services.verifier.sandbox.confinement import landlock, processes
-from services.verifier.sandbox.limits import YIELDING, Limits
+from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ScorerSpec, Worker
 from services.verifier.scoring import Scoring
@@ -65,10 +65,6 @@ async def test_no_fault_of_a_scorer_is_a_reward_of_zero_and_the_next_score_is_ri
     assert isinstance(outcome, Unscorable)
     assert outcome.reason.startswith(reason)
     assert await score(pool, "exact", "7", answer=7) == Scored(1.0)
-
-
-async def test_a_busy_machine_runs_services_before_scorers(pool):
-    assert await score(pool, "niceness") == Scored(float(min(os.nice(0) + YIELDING, 19)))
 
 
 async def test_what_a_scorer_prints_changes_nothing(pool):

@@ -21,6 +21,7 @@ from services.verifier.sandbox.confinement import (
     isolation,
     kernel,
     landlock,
+    priority,
     reachable,
     seccomp,
 )
@@ -68,7 +69,8 @@ class Cell:
         return 0 if self._user is not None else threads_of(os.getuid())
 
     def _confine(self, limits: Limits, folder: str, zygote: int, others: int) -> None:
-        os.setsid()
+        os.setpgid(0, 0)  # in the session of the zygote, which gives way to services
+        priority.give_way_to_child()
         own_limits(limits, others + 1 + THREADS + limits.processes)
         os.chdir(folder)
         landlock.restrict(self._reading)

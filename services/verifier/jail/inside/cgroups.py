@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.programs.run import THREADS, Limits
+from services.verifier.sandbox.confinement import priority
 
 _ROOT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -40,11 +41,13 @@ class Groups:
             _write(folder / "memory.max", str(memory))
             _write(folder / "pids.max", str(most))
             _write(folder / "cpu.max", f"{_PERIOD_US} {_PERIOD_US}")
+            _write(folder / "cpu.weight.nice", str(priority.YIELDING))
             return
         _write(self.folders["memory"] / "memory.limit_in_bytes", str(memory))
         _write(self.folders["pids"] / "pids.max", str(most))
         _write(self.folders["cpu"] / "cpu.cfs_period_us", str(_PERIOD_US))
         _write(self.folders["cpu"] / "cpu.cfs_quota_us", str(_PERIOD_US))
+        _write(self.folders["cpu"] / "cpu.shares", str(priority.weight()))
 
     def enter(self) -> None:
         """Put this process into the groups. Raises OSError."""

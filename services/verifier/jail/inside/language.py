@@ -9,7 +9,7 @@ import shlex
 
 from services.verifier.jail import allow_list, interpreter
 from services.verifier.jail.inside.bare import die_with
-from services.verifier.sandbox.confinement import kernel, landlock, seccomp
+from services.verifier.sandbox.confinement import kernel, landlock, priority, seccomp
 
 RULES = "landlock, seccomp"
 
@@ -21,6 +21,7 @@ def main(parent: int, binary: str, arguments: list[str]) -> None:
     """
     # By itself it notices that end only while it waits for work.
     die_with(parent)
+    os.nice(priority.YIELDING)  # its session is that of the verifier
     confine([binary, *interpreter.LIBRARIES, "/etc/ld.so.cache"])
     os.execve(binary, [binary, *arguments], {})
 

@@ -14,8 +14,7 @@ from typing import Any
 from banyan.programs.run import Limits
 from services.verifier.jail.inside import bare, guard, namespaces, preload
 from services.verifier.jail.inside.supervise import Ended
-from services.verifier.sandbox.confinement import kernel
-from services.verifier.sandbox.limits import YIELDING
+from services.verifier.sandbox.confinement import kernel, priority
 
 _STREAMS = 3
 _CELLS: dict[str, type[bare.Cell] | type[namespaces.Cell]] = {
@@ -26,8 +25,9 @@ _CELLS: dict[str, type[bare.Cell] | type[namespaces.Cell]] = {
 
 def main(handle: int) -> None:
     """Serve runs until the parent closes the channel. handle: descriptor of the channel."""
+    niceness = priority.below(os.getppid())
     guard.protect(handle)
-    os.nice(YIELDING)
+    priority.give_way(niceness)
     channel = socket.socket(fileno=handle)
     channel.set_inheritable(False)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from banyan.programs.run import THREADS, Limits, Outcome
 from services.verifier.jail.inside import bare, cgroups, child, root_folder
 from services.verifier.jail.inside.supervise import Ended, supervise
-from services.verifier.sandbox.confinement import isolation, kernel
+from services.verifier.sandbox.confinement import isolation, kernel, priority
 
 _OF_RUN = (
     kernel.CLONE_NEWUSER
@@ -68,7 +68,8 @@ class Cell:
             self._groups.remove()
 
     def _confine(self, limits: Limits, zygote: int) -> None:
-        os.setsid()
+        os.setpgid(0, 0)  # in the session of the zygote, which gives way to services
+        priority.give_way_to_child()
         bare.die_with(zygote)
         # Only a child of this process is in a new process namespace.
         kernel.unshare(kernel.CLONE_NEWPID)
