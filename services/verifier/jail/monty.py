@@ -15,7 +15,6 @@ import logging
 import os
 import sys
 import sysconfig
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from banyan.programs.run import Limits, Outcome
 from banyan.programs.session import SessionResult, Task
 from services.verifier.jail import state as states
 from services.verifier.jail.inside import language
+from services.verifier.jail.threads import Threads
 from services.verifier.jail.turn import Turn, Watch
 from services.verifier.sandbox.confinement import folders
 
@@ -45,7 +45,7 @@ class Sessions:
 
     def __init__(self, width: int, key: bytes, folder: str, binary: Path, lock: int) -> None:
         self._key, self._folder, self._lock = key, folder, lock
-        self._threads = ThreadPoolExecutor(width, "monty")  # the others wait in its queue
+        self._threads = Threads(width, "monty")  # the others wait in its queue
         self._parts: dict[tuple[float, int], bytes] = {}
         self._pool = monty.Monty(
             binary_path=binary,
@@ -77,10 +77,12 @@ class Sessions:
             folders.remove(folder)
             os.close(lock)
             raise OSError(f"no worker of monty starts: {error}") from error
-        first = await sessions.run("None")
-        if first.outcome is not Outcome.DONE:
-            await sessions.close()
-            raise OSError(f"no worker of monty starts: {first.stderr.decode(errors='replace')}")
+        async with contextlib.AsyncExitStack() as undo:  # of a start that is cancelled, too
+            undo.push_async_callback(sessions.close)
+            first = await sessions.run("None")
+            if first.outcome is not Outcome.DONE:
+                raise OSError(f"no worker of monty starts: {first.stderr.decode(errors='replace')}")
+            undo.pop_all()
         return sessions
 
     async def run(
@@ -106,7 +108,7 @@ class Sessions:
 
     async def close(self) -> None:
         """End all workers; busy ones end with their run."""
-        await asyncio.to_thread(self._threads.shutdown)
+        await asyncio.to_thread(self._threads.close)
         await asyncio.to_thread(self._pool.__exit__, None, None, None)
         folders.remove(self._folder)
         if self._lock >= 0:
@@ -115,10 +117,9 @@ class Sessions:
 
     async def _attempt(self, task: Task) -> SessionResult:
         turn = Turn(task.limits)
-        loop = asyncio.get_running_loop()
-        watch = Watch(turn, loop)
+        watch = Watch(turn, asyncio.get_running_loop())
         try:
-            return await loop.run_in_executor(self._threads, self._serve, task, turn)
+            return await self._threads.run(self._serve, task, turn)
         except asyncio.CancelledError:  # nobody waits for it any more
             turn.end(Outcome.LOST)
             raise

@@ -1,5 +1,6 @@
 """The jail of sessions: whole programs in the language of `monty`, each in a fresh session."""
 
+import contextlib
 import signal
 from pathlib import Path
 
@@ -69,11 +70,10 @@ async def proven(state: Path, *, width: int = 2, key: bytes | None = None) -> Se
     """
     try:
         sessions = await Sessions.start(width=width, key=key)
-        try:
+        async with contextlib.AsyncExitStack() as undo:  # of a proof that is cancelled, too
+            undo.push_async_callback(sessions.close)
             await select.prove(MontyJail(sessions), sessions.version, state, language.holes)
-        except OSError:
-            await sessions.close()
-            raise
+            undo.pop_all()
     except OSError as error:
         raise InvalidInput(f"this machine cannot run sessions of monty: {error}") from error
     return sessions

@@ -1,5 +1,6 @@
 """The choice of a jail: the strongest back end that the machine allows and that has no hole."""
 
+import contextlib
 import json
 import logging
 import os
@@ -35,11 +36,13 @@ async def choose(state: Path, *, width: int = 2, backends: Sequence[str] = BACKE
     for backend in backends:
         jail = ZygotePool(backend, width=width)
         try:
-            await jail.check()
-            await prove(jail, backend, state, battery.holes)
+            async with contextlib.AsyncExitStack() as undo:  # of a choice that is cancelled, too
+                undo.push_async_callback(jail.close)
+                await jail.check()
+                await prove(jail, backend, state, battery.holes)
+                undo.pop_all()
         except OSError as error:
             reasons.append(f"{backend}: {error}")
-            await jail.close()
             continue
         return jail
     raise InvalidInput("this machine cannot run programs that nobody trusts: " + "; ".join(reasons))

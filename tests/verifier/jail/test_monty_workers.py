@@ -73,6 +73,12 @@ async def sessions() -> AsyncIterator[Sessions]:
     await sessions.close()
 
 
+async def test_a_busy_machine_runs_services_before_programs(sessions: Sessions) -> None:
+    assert {os.getpriority(os.PRIO_PROCESS, worker) for worker in workers()} == {
+        min(os.nice(0) + 10, 19)
+    }
+
+
 async def test_a_worker_that_is_killed_while_idle_is_replaced(sessions: Sessions) -> None:
     state = (await sessions.run("x = 1")).state
     (worker,) = workers()

@@ -1,0 +1,50 @@
+"""A caller that leaves while the first code has its jail chosen leaves no process behind."""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from banyan.programs.run import Limits, Run
+from banyan.programs.session import Task
+from services.verifier.jail.chosen import ChosenJail
+from services.verifier.jail.chosen_sessions import ChosenSessions
+
+First = Callable[[Path], tuple[ChosenJail | ChosenSessions, Awaitable[object]]]
+
+
+def program(state: Path) -> tuple[ChosenJail, Awaitable[object]]:
+    jail = ChosenJail(state, sandbox="process")
+    return jail, jail.run(Run("print(1)"))
+
+
+def session(state: Path) -> tuple[ChosenSessions, Awaitable[object]]:
+    sessions = ChosenSessions(state, b"k" * 32)
+    return sessions, sessions.do(Task("print(1)", None, Limits()))
+
+
+def children() -> set[int]:
+    """Return the children of this process."""
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {int(child) for path in tasks for child in path.read_text().split()}
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("first", [program, session])
+async def test_a_first_call_that_is_cancelled_leaves_no_process_and_no_folder(
+    first: First, after_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, folder = children(), tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    chosen, call = first(tmp_path / "state")
+    with contextlib.suppress(TimeoutError):  # a fast machine has chosen by then
+        async with asyncio.timeout(after_s):
+            await call
+    await chosen.close()
+    assert children() <= before
+    assert not list(folder.iterdir())
