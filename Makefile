@@ -13,6 +13,10 @@ STAMP_VLLM := $(VENV_VLLM)/.installed
 WORKERS ?= 4
 SLOW_WORKERS ?= 2
 
+# Some shells ask Python to keep no compiled modules: each of the hundreds of processes that tests
+# and runs start would then compile all of ours anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -71,7 +75,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --timeout 120 -m "not slow and not faults and not alone"
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --timeout 120 -m "not slow and not faults and not alone"
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
