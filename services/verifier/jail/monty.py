@@ -108,8 +108,11 @@ class Sessions:
 
     async def close(self) -> None:
         """End all workers; busy ones end with their run."""
-        await asyncio.to_thread(self._threads.close)
-        await asyncio.to_thread(self._pool.__exit__, None, None, None)
+        await asyncio.to_thread(self._close)  # to its end, even if nobody waits for that
+
+    def _close(self) -> None:
+        self._threads.close()
+        self._pool.__exit__(None, None, None)
         folders.remove(self._folder)
         if self._lock >= 0:
             os.close(self._lock)

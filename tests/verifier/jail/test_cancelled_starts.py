@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,15 @@ from banyan.programs.session import Task
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.jail.chosen_sessions import ChosenSessions
 
-First = Callable[[Path], tuple[ChosenJail | ChosenSessions, Awaitable[object]]]
+First = Callable[[Path], tuple[ChosenJail | ChosenSessions, Awaitable[Any]]]
 
 
-def program(state: Path) -> tuple[ChosenJail, Awaitable[object]]:
+def program(state: Path) -> tuple[ChosenJail, Awaitable[Any]]:
     jail = ChosenJail(state, sandbox="process")
     return jail, jail.run(Run("print(1)"))
 
 
-def session(state: Path) -> tuple[ChosenSessions, Awaitable[object]]:
+def session(state: Path) -> tuple[ChosenSessions, Awaitable[Any]]:
     sessions = ChosenSessions(state, b"k" * 32)
     return sessions, sessions.do(Task("print(1)", None, Limits()))
 
@@ -36,7 +37,7 @@ def children() -> set[int]:
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1, 0.2, 0.4])
 @pytest.mark.parametrize("first", [program, session])
 async def test_a_first_call_that_is_cancelled_leaves_no_process_and_no_folder(
-    first: First, after_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: First, after_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     before, folder = children(), tmp_path / "temporary"
     folder.mkdir()
@@ -46,5 +47,18 @@ async def test_a_first_call_that_is_cancelled_leaves_no_process_and_no_folder(
         async with asyncio.timeout(after_s):
             await call
     await chosen.close()
-    assert children() <= before
-    assert not list(folder.iterdir())
+    await eventually(
+        lambda: children() <= before and not list(folder.iterdir()), 10.0, "no process, no folder"
+    )
+
+
+@pytest.mark.parametrize("first", [program, session])
+async def test_a_long_path_to_temporary_files_is_no_reason_to_refuse(
+    first: First, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    chosen, call = first(tmp_path / "state")
+    assert (await call).stdout == b"1\n"
+    await chosen.close()

@@ -12,6 +12,7 @@ from typing import Any
 from services.verifier.sandbox.confinement import folders
 
 _LEFT = (".", "..", "/tmp", "/var/tmp", "/dev/shm", "/")
+_MOST_OF_FOLDER = 70
 _SECRET = b"secret of the battery"
 
 
@@ -22,7 +23,13 @@ class Traps:
     """
 
     def __init__(self, limits: dict[str, int]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="banyan-battery-"))
+        with contextlib.ExitStack() as undo:
+            self._set(limits, undo)
+            self._undo = undo.pop_all()
+
+    def _set(self, limits: dict[str, int], undo: contextlib.ExitStack) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="banyan-battery-", dir=_short()))
+        undo.callback(self._remove)
         # Open to all users, so that only the jail stands before them.
         self.folder.chmod(0o777)
         self._mark = f"left-{self.folder.name}"
@@ -35,8 +42,12 @@ class Traps:
             ),
             "named": _listen(socket.AF_UNIX, socket.SOCK_STREAM, str(self.folder / "socket")),
         }
+        for trap in self._sockets.values():
+            undo.callback(trap.close)
         (self.folder / "socket").chmod(0o777)
         self._victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", _VICTIM])
+        undo.callback(self._victim.wait)
+        undo.callback(self._victim.kill)
         self.message: dict[str, Any] = {
             "files": [*map(str, self._files), "/etc/passwd", "/etc/hostname", "/proc/1/environ"],
             "folders": [str(self.folder), "/home", os.getcwd()],
@@ -74,14 +85,19 @@ class Traps:
 
     def close(self) -> None:
         """Remove them."""
-        self._victim.kill()
-        self._victim.wait()
-        for trap in self._sockets.values():
-            trap.close()
+        self._undo.close()
+
+    def _remove(self) -> None:
         folders.remove(str(self.folder))
         for folder in _LEFT:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, self._mark))
+
+
+def _short() -> str:
+    """Return a folder for temporary ones in which the path of a socket fits its 107 bytes."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) < _MOST_OF_FOLDER else "/tmp"
 
 
 _VICTIM = "import time; time.sleep(60)"
