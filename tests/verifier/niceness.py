@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OF_SESSION = "autogroup"
-SESSION = "nice 10" if Path("/proc/self", _OF_SESSION).exists() else ""
+SESSION = "nice 5" if Path("/proc/self", _OF_SESSION).exists() else ""
 """What the kernel says of a session that gives way; "" if it does not tell sessions apart."""
 
 

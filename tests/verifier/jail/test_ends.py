@@ -102,7 +102,7 @@ def test_control_groups_of_version_2_bound_the_sum(tmp_path: Path) -> None:
     assert (folder / "memory.max").read_text() == str((100 + 6 + 24) << 20)
     assert (folder / "pids.max").read_text() == "20"
     assert (folder / "cpu.max").read_text() == "100000 100000"
-    assert (folder / "cpu.weight.nice").read_text() == "10"
+    assert (folder / "cpu.weight.nice").read_text() == "5"
     (folder / "memory.events").write_text("low 0\noom 2\noom_kill 3\n")
     assert groups.memory_kills() == 3
     groups.enter()

@@ -90,7 +90,7 @@ def test_a_kernel_that_always_refuses_holds_up_no_child(monkeypatch: pytest.Monk
 
 
 def test_a_control_group_weighs_as_much_as_a_nice_process() -> None:
-    assert priority.weight() == 110  # as the kernel's table has it for a niceness of 10
+    assert priority.weight() == 336  # the kernel's table has 335 for a niceness of 5
 
 
 async def test_children_start_one_after_the_other_and_each_gives_way() -> None:

@@ -41,7 +41,7 @@ class Groups:
             _write(folder / "memory.max", str(memory))
             _write(folder / "pids.max", str(most))
             _write(folder / "cpu.max", f"{_PERIOD_US} {_PERIOD_US}")
-            _write(folder / "cpu.weight.nice", str(priority.YIELDING))
+            _write(folder / "cpu.weight.nice", str(priority.YIELDING_TOGETHER))
             return
         _write(self.folders["memory"] / "memory.limit_in_bytes", str(memory))
         _write(self.folders["pids"] / "pids.max", str(most))

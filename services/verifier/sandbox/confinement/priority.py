@@ -10,6 +10,9 @@ import os
 import time
 
 YIELDING = 10  # a warm child is nicer than its service by so much
+# Its session and control group give way less: where all cores are busy they still get a quarter of
+# what a service gets, so that scores come, however slowly.
+YIELDING_TOGETHER = 5
 _OF_ATTEMPT = 5  # and an attempt than the child, which ends it
 _NICEST = 19
 _WITHIN_S = 2.0
@@ -50,9 +53,9 @@ def give_way_to_child() -> None:
 
 def weight() -> int:
     """Return what a control group of attempts counts, if a group of services counts 1,024."""
-    return round(1024 / 1.25**YIELDING)
+    return round(1024 / 1.25**YIELDING_TOGETHER)
 
 
 def _say(process: str) -> None:
     with open(f"/proc/{process}/autogroup", "w") as file:
-        file.write(str(YIELDING))
+        file.write(str(YIELDING_TOGETHER))
