@@ -7,8 +7,10 @@ group that lacks it, by name and with the remedy; it never guesses.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from banyan.tree import Leaf
+if TYPE_CHECKING:
+    from banyan.tree import Leaf
 
 Named = Mapping[str, float | str]
 _NONE: Mapping[str, float | str] = MappingProxyType({})
@@ -27,10 +29,10 @@ class Facts:
     longest_path: tokens that a path may have with its prompt and all answers; 0 for any number
     """
 
-    rewards: Mapping[Leaf, float] = field(default_factory=dict)
+    rewards: "Mapping[Leaf, float]" = field(default_factory=dict)
     named: Mapping[bytes, Named] = field(default_factory=dict)
-    parts: Mapping[Leaf, Mapping[str, float]] = field(default_factory=dict)
-    unscorable: frozenset[Leaf] = frozenset()
+    parts: "Mapping[Leaf, Mapping[str, float]]" = field(default_factory=dict)
+    unscorable: "frozenset[Leaf]" = frozenset()
     earned: Mapping[bytes, float] = field(default_factory=dict)
     turns: int = 0
     longest_path: int = 0
@@ -39,7 +41,7 @@ class Facts:
         """Return an attribute of a segment; None if it has none of that name."""
         return self.named.get(segment, _NONE).get(name)
 
-    def of_leaf(self, leaf: Leaf, name: str) -> float | None:
+    def of_leaf(self, leaf: "Leaf", name: str) -> float | None:
         """Return a part of a leaf's score, else a number of its last segment, else None."""
         if leaf in self.parts and name in self.parts[leaf]:
             return self.parts[leaf][name]

@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import importlib
-import importlib.metadata
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from banyan.environments.hosted import Hosted
 from banyan.environments.hosting import Hosting
@@ -16,6 +15,9 @@ from banyan.plugins.environment import HOSTED as HOSTED_ENVIRONMENTS
 from banyan.plugins.environment import OURS as OUR_ENVIRONMENTS
 from banyan.plugins.traits import EstimatorTraits, PolicyTraits
 from banyan.runtime.launch import OUR_PACKAGES, take_names
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # Before a user's folder is searched, where a package of the same name may lie.
 take_names()
@@ -33,12 +35,14 @@ NEEDS: Mapping[str, frozenset[str]] = {
 
 
 @functools.cache
-def _entries(axis: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+def _entries(axis: str) -> "Mapping[str, EntryPoint]":
     """Return the entry points of an axis, by name.
 
     They are read once: reading opens a file of every installed package and takes 7 ms, and each
     tree of a run looks up its policy.
     """
+    import importlib.metadata  # a third of the imports of a scorer that is named by its module
+
     entries = importlib.metadata.entry_points(group=f"banyan.{axis}")
     return {entry.name: entry for entry in reversed(tuple(entries))}
 
@@ -63,7 +67,7 @@ def find(axis: str, name: str) -> Any:
     )
 
 
-def _load(axis: str, entry: importlib.metadata.EntryPoint) -> Any:
+def _load(axis: str, entry: "EntryPoint") -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:

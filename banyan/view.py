@@ -17,10 +17,9 @@ import numpy as np
 
 from banyan.errors import InvalidInput
 from banyan.facts import NO_FACTS, Facts
+from banyan.plugins.filter import MOST_REWARD
 from banyan.segment import Floats, IntTokens, Kind, Segment
 from banyan.tree import Leaf, Tree
-
-MOST_REWARD = 1e100  # squares and their sums stay finite
 
 
 @dataclass(eq=False, slots=True)

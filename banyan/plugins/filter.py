@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from banyan.programs.run import Result, Run
 
+MOST_REWARD = 1e100  # of any score: squares and their sums stay finite
 MOST_REPAIR = 16_384  # characters: enough for a step, not for another answer
 _MOST_COUNTED = 2**31 - 1  # characters and steps: the range of the message's fields
 Row = Mapping[str, Any]

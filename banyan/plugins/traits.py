@@ -8,8 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.facts import INSIDE, STEPS
 
@@ -123,7 +121,7 @@ def _read(kind: type[T], plugin: object) -> T:
     defaults = {each.name: each.default for each in fields}
     values = {name: attribute(plugin, name, default) for name, default in defaults.items()}
     for name, default in defaults.items():
-        if isinstance(default, bool) and not isinstance(values[name], bool | np.bool_):
+        if isinstance(default, bool) and not _is_truth(values[name]):
             wanted = "true or false"
         elif isinstance(default, tuple) and not _holds_names(values[name]):
             wanted = "a tuple of names"
@@ -131,6 +129,13 @@ def _read(kind: type[T], plugin: object) -> T:
             continue
         raise InvalidInput(f"{label(plugin)} has {name} {values[name]!r:.100}; it must be {wanted}")
     return kind(**values)
+
+
+def _is_truth(value: object) -> bool:
+    """Return True for a truth value of Python or numpy, which no plugin has to import for that."""
+    return isinstance(value, bool) or (
+        type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    )
 
 
 def _holds_names(value: object) -> bool:

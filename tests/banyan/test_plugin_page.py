@@ -1,5 +1,6 @@
 """docs/plugins.md: its examples run, and it names every estimator."""
 
+import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from banyan import registry
+from banyan import plugins, registry
 from banyan.recipe_loader.load import resolve
 from services.rollout.simulation.simulate import simulate
 
@@ -57,6 +58,14 @@ def test_its_estimator_gives_advantages(examples: None) -> None:
         SimpleNamespace(trees=trees)
     )
     assert [x.tolist()[:2] for x in result.leaf_G_L] == [[0.5, -0.5], [0.5, -0.5]]
+
+
+def test_names_of_the_package_are_imported_when_they_are_used() -> None:
+    assert set(plugins._MODULES) == set(plugins.__all__) <= set(dir(plugins))
+    for name, module in plugins._MODULES.items():
+        assert getattr(plugins, name) is getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match=r"'banyan.plugins' has no attribute 'Nothing'"):
+        _ = plugins.Nothing
 
 
 def test_every_estimator_is_named() -> None:

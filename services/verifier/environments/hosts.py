@@ -8,8 +8,8 @@ from banyan.environments.hosting import HostedResult, HostedTask
 from banyan.environments.observation import ToolOutcome
 from banyan.environments.outcomes import TOOL_OUTCOMES
 from banyan.errors import InvalidInput, TemporaryError
+from banyan.plugins.filter import MOST_REWARD
 from banyan.reasons import Reason
-from banyan.view import MOST_REWARD
 from services.verifier.environments.ports import Begin
 from services.verifier.sandbox.ends import End
 from services.verifier.sandbox.pool import Pool

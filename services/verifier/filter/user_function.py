@@ -9,7 +9,6 @@ An `async def` is run to its end, in a loop of its own, within the score's deadl
 import hashlib
 import inspect
 import math
-from asyncio import run
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -72,7 +71,7 @@ class UserFunction:
 
     def _ran(self, returned: Any) -> Any:
         """Return a value. Raise InvalidInput for one that nobody has run to its end."""
-        value = run(returned) if self._waits else returned
+        value = _run_to_its_end(returned) if self._waits else returned
         if inspect.iscoroutine(value):
             value.close()  # or Python warns that it was never awaited
         elif not (inspect.isgenerator(value) or inspect.isasyncgen(value)):
@@ -127,3 +126,9 @@ def _version(function: Callable[..., Any]) -> str:
     else:
         data = repr(function).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+def _run_to_its_end(awaitable: Any) -> Any:
+    import asyncio  # takes as long as all else that a scorer's process imports; few functions wait
+
+    return asyncio.run(awaitable)

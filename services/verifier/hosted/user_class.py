@@ -29,7 +29,7 @@ from banyan.environments.observation import ToolOutcome
 from banyan.environments.observed import text_digest
 from banyan.environments.servers import ServerChanged, ServerFailed
 from banyan.errors import InvalidInput, users_code, with_kind
-from banyan.view import MOST_REWARD
+from banyan.plugins.filter import MOST_REWARD
 
 _FORM = "step(action) must return (observation: str, reward: float, done: bool)"
 _GYMNASIUM = (

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from banyan import registry
 from banyan.errors import InvalidInput
+from banyan.plugins.filter import MOST_REWARD
 from banyan.programs.run import Outcome
-from banyan.view import MOST_REWARD
 from services.verifier.filter.user_function import UserFunction, UserGroupFunction
 from services.verifier.hosted.user_class import UserEnvironment
 from services.verifier.sandbox import attempt, causes, frames, guard, limits

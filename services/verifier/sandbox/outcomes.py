@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from banyan.plugins import Repair, Scored, Unscorable
-from banyan.view import MOST_REWARD
+from banyan.plugins.filter import MOST_REWARD
 
 log = logging.getLogger(__name__)
 MOST_PARTS = 64

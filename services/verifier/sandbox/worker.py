@@ -224,7 +224,7 @@ class Worker:
 
 
 def _remedy(python: str) -> str:
-    return "it needs Python 3.11 and numpy" if python else "install Banyan again"
+    return "it needs Python 3.11" if python else "install Banyan again"
 
 
 def _locations(paths: Iterable[str]) -> Iterator[str]:

@@ -181,7 +181,7 @@ async def test_a_step_that_waits_is_no_observation(hosts: Hosts) -> None:
         ("Missing", "", "has no attribute 'Missing'"),
         ("no_class", "", "its constructor raised TypeError"),
         ("Corridor", "/no/python", "make environments NAME"),
-        ("Corridor", "/bin/true", "it needs Python 3.11 and numpy"),
+        ("Corridor", "/bin/true", "it needs Python 3.11"),
     ],
 )
 async def test_what_cannot_be_loaded_is_said(

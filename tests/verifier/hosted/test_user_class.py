@@ -14,7 +14,7 @@ from banyan.environments.observation import Effect, ToolOutcome
 from banyan.environments.observed import text_digest
 from banyan.errors import InvalidInput
 from banyan.plugins.environment import Answer
-from banyan.view import MOST_REWARD
+from banyan.plugins.filter import MOST_REWARD
 from services.verifier.hosted.user_class import UserEnvironment
 
 

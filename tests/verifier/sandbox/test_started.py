@@ -11,6 +11,8 @@ import pytest
 from banyan.errors import InvalidInput
 from services.verifier.preview.probe import probe
 from services.verifier.sandbox import worker
+from services.verifier.sandbox.limits import Limits
+from services.verifier.sandbox.worker import ScorerSpec, Worker
 
 ROOT = Path(__file__).parents[3]
 SCORE = """\
@@ -62,6 +64,30 @@ def test_a_scorer_is_found_by_an_interpreter_that_has_foreign_packages_of_our_na
     )
     value, jail = ended.stdout.split("\n", 1)
     assert float(value) == 3.0 and jail.strip(), ended.stderr
+
+
+def test_a_scoring_process_imports_neither_numpy_nor_asyncio() -> None:
+    """Each takes as long as all else, and would have to be in every interpreter that scores."""
+    asked = (
+        "import sys, services.verifier.sandbox.child;"
+        " print(sorted({'numpy', 'asyncio', 'importlib.metadata'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", asked], cwd=ROOT, text=True) == "[]\n"
+
+
+async def test_an_interpreter_of_a_users_own_needs_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_scorer.py").write_text("def score(completion, **row): return len(completion)")
+    folder = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    spec = ScorerSpec(
+        "own_scorer:score", {}, unconfined=True, python=str(folder / "bin" / "python")
+    )
+    child = await Worker.start(spec, Limits())
+    assert (await child.score({"completion": "abc", "row": {}}))["value"] == 3.0
+    await child.close()
 
 
 async def test_a_process_that_cannot_start_is_not_the_scorers_fault(
