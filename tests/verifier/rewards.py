@@ -264,3 +264,7 @@ async def yields_later(completion, **row):
 
 def opens(completion, **row):
     return float(os.environ.get("TEST_KEY") == "open" and "OTHER_KEY" not in os.environ)
+
+
+def groups(completion, **row):
+    return len(os.getgroups())

@@ -7,6 +7,7 @@ import pytest
 
 from banyan.credit import stats
 from banyan.credit.group_arrays import group_arrays
+from banyan.credit.steps import steps_of
 from banyan.errors import InvalidInput
 from methods.advantages import episodes
 from methods.advantages.gigpo import GiGpo
@@ -201,3 +202,18 @@ def test_hgpos_power_does_not_matter_where_all_groups_say_the_same() -> None:
         nodes(Hgpo(power=3.0, scale="mean"), hgpo_tree()), nodes(Hgpo(scale="mean"), hgpo_tree())
     )
     assert np.abs(apart).max() > 0.005
+
+
+def test_hgpo_leaves_a_step_out_of_groups_that_are_longer_than_its_path() -> None:
+    """Behind A the two B have no third state: their weights are 2 and 3, and none of 4."""
+    tree = planted([states("AB", (0, 1)), states("AB", (0, 0)), states("CDB", (0, 0, 1))])
+    result = nodes(Hgpo(scale="mean"), tree)
+    a, b = (2 / 3 + 3 / 2) / 5, (-4 / 3 - 3 / 2) / 5
+    np.testing.assert_allclose([result[1], result[3], result[6]], (a, b, 1 / 3), atol=1e-4)
+
+
+def test_what_an_environment_said_in_parts_is_one_text_in_their_order() -> None:
+    said = (Twig(kind="tool", tokens=3, word=5), Twig(kind="tool", word=1))
+    steps, _ = steps_of(planted([chain(Twig(), *said, leaf(1))]).view)
+    wanted = np.array([5, 5, 5, 1], np.int32).tobytes()
+    assert [step.observed for step in steps if step.observed] == [wanted]

@@ -22,7 +22,8 @@ from services.rollout.growth.grower import Grower
 from services.rollout.growth.plan_checks import checked_plan
 from services.rollout.growth.segments import ToolAnswer
 from services.rollout.growth.spec import GrowSpec
-from services.rollout.growth.step import Call
+from services.rollout.growth.step import Call, open_calls
+from tests.methods.advantages.planting import Twig, chain, planted
 from tests.rollout.growing import IID, engine, spec, survivors
 
 # "=6*7?" or "=1*1?", an answer, then a or b, which end, or another call.
@@ -262,3 +263,11 @@ def test_lengths_of_a_tree_without_answers_are_as_before() -> None:
 
 def _pair(leaf: Leaf) -> tuple[bytes, int]:
     return leaf.segment, leaf.end
+
+
+def test_a_call_that_has_its_answer_is_not_made_again() -> None:
+    """A policy may name all ends of actions in each plan."""
+    acts = Finish.TOOL_CALL
+    said = planted([chain(Twig(finish=acts), Twig(kind="tool")), Twig(finish=acts)])
+    answered, waits = (Branch(said.segments[n].id, 1, 0) for n in (1, 3))
+    assert open_calls([answered, waits], (), said.view.tree) == ([waits], [])

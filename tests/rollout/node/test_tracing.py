@@ -19,6 +19,13 @@ def test_tokens_are_counted_by_what_the_engine_did(monkeypatch: pytest.MonkeyPat
         counts[name] = counts.get(name, 0) + n
 
     monkeypatch.setattr(telemetry, "count", count)
+    started = list[dict[str, Any]]()
+
+    def start(*_: object, **named: Any) -> Any:
+        started.append(named)
+        return SimpleNamespace(end=lambda: None)
+
+    monkeypatch.setattr(telemetry, "start", start)
     forge = Forge()
     root = forge.root(forge.spec())
     said = forge.child(root)
@@ -43,3 +50,5 @@ def test_tokens_are_counted_by_what_the_engine_did(monkeypatch: pytest.MonkeyPat
         "banyan.tokens.cached": said.cached_tokens,
         "banyan.tokens.prefilled": len(root) - said.cached_tokens,
     }
+    actions = [span.get("banyan_action") for span in started]
+    assert actions == [None, None, said.id.hex()], "as `verifier.act` names it"

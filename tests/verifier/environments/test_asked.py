@@ -150,3 +150,13 @@ async def test_the_first_answer_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         asked.keep(b"t", bytes([number]), (RECEIPT, "x" * 1000))
     assert asked.given(b"t", b"a") is None and asked.given(b"t", bytes([8])) is not None
+
+
+async def test_answers_are_kept_up_to_their_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked()
+    monkeypatch.setattr(module, "_MOST_KEPT", 10 * module._size((RECEIPT, "x")))
+    asked.keep(b"t", b"long", (RECEIPT, "x" * 5000))
+    for number in range(99):
+        asked.keep(b"t", bytes([number]), (RECEIPT, "x"))
+    kept = [asked.given(b"t", bytes([number])) for number in range(99)]
+    assert kept[:89] == [None] * 89 and None not in kept[89:]

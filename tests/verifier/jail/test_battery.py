@@ -9,6 +9,7 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.programs.run import Limits, Outcome, Result, Run
+from services.verifier.jail import select
 from services.verifier.jail.battery import battery
 from services.verifier.jail.select import BACKENDS, choose
 from tests.verifier import jail_process
@@ -91,6 +92,11 @@ async def test_a_proof_is_kept_until_something_changes(
     (tmp_path / "jail_proofs.json").write_text("[broken")
     await (await choose(tmp_path)).close()
     assert len(passes) == 3
+    status = tmp_path / "status"
+    status.write_text(select._STATUS.read_text().replace("Uid:", "Uid:\t1"))
+    monkeypatch.setattr(select, "_STATUS", status)
+    await (await choose(tmp_path)).close()
+    assert len(passes) == 4, "of another user it proves nothing"
 
 
 async def test_a_back_end_with_a_hole_is_not_taken(

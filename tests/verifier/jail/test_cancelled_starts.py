@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from banyan.programs.run import Limits, Run
 from banyan.programs.session import Task
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.jail.chosen_sessions import ChosenSessions
+from services.verifier.jail.zygote import Zygote
 
 First = Callable[[Path], tuple[ChosenJail | ChosenSessions, Awaitable[Any]]]
 
@@ -62,3 +65,15 @@ async def test_a_long_path_to_temporary_files_is_no_reason_to_refuse(
     chosen, call = first(tmp_path / "state")
     assert (await call).stdout == b"1\n"
     await chosen.close()
+
+
+async def test_a_zygote_that_left_something_behind_is_not_used_again() -> None:
+    for clean in (True, False):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            ours.setblocking(False)
+            zygote = Zygote(None, ours, "")  # type: ignore[arg-type]
+            report = {"cause": "", "status": 0, "cpu_s": 0.0, "wall_s": 0.0, "clean": clean}
+            theirs.send(json.dumps(report).encode())
+            await zygote.run(Run(""))
+        assert zygote.spent is not clean

@@ -16,6 +16,7 @@ from banyan.programs.run import Limits, Outcome
 from banyan.programs.session import SessionResult
 from services.verifier.jail import state as states
 from services.verifier.jail.monty import MAX_STATE_BYTES, Sessions
+from services.verifier.jail.turn import Turn
 
 LIMITS = Limits(wall_s=5.0, cpu_s=0.3, memory_mb=32, output_bytes=1000)
 KEY = b"key of a test"
@@ -200,3 +201,22 @@ async def test_runs_beside_each_other_end_in_their_turn(sessions: Sessions) -> N
     runs = [run(sessions, f"print({number})") for number in range(64)]
     results = await asyncio.gather(*runs)
     assert [result.stdout for result in results] == [b"%d\n" % number for number in range(64)]
+
+
+async def test_a_run_that_was_ended_leaves_the_state_whoever_was_first(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may have answered just before it is ended."""
+    before = (await run(sessions, "x = 1")).state
+    monkeypatch.setattr(
+        "services.verifier.jail.monty.Turn.end", lambda turn, cause: setattr(turn, "cause", cause)
+    )
+    result = await run(sessions, "x = 2\nprint('x' * 2000)", before)
+    assert (result.outcome, result.state) == (Outcome.OUTPUT, before)
+
+
+def test_the_first_limit_that_ended_a_run_is_its_cause() -> None:
+    turn = Turn(LIMITS)
+    turn.write("stdout", "x" * 2000)
+    turn.end(Outcome.CPU)
+    assert turn.cause is Outcome.OUTPUT

@@ -71,3 +71,12 @@ def test_a_process_ends_behind_the_calls_of_threads_that_were_never_closed() -> 
         [sys.executable, "-c", _LEFT_AT_WORK], capture_output=True, text=True, timeout=30
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+async def test_a_call_that_was_cancelled_says_nothing_more() -> None:
+    threads, said = Threads(1, "one"), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    for call in (threads.run(str, 5), threads.run(divmod, 1, 0)):
+        call.cancel()
+    assert await threads.run(str, 6) == "6" and not said
+    threads.close()

@@ -224,3 +224,12 @@ async def test_actions_are_counted_and_forks_have_had_those_of_their_trunk(
         await client.step(one, "nothing")  # one that cannot be read is answered, too
         with pytest.raises(Refused, match=r"has had all its actions \(of a run: environment.turns"):
             await client.step(one, "<calc>1</calc>")
+
+
+def test_a_state_counts_from_its_beginning_to_its_end(clock: Clock) -> None:
+    table = Table(BOUNDS, clock)
+    key = table.add(OpenEnvironment(None, bytes(15_000), 64, 1))
+    with pytest.raises(TemporaryError, match="hold 15000 bytes"):
+        table.add(OpenEnvironment(None, bytes(6_000), 64, 1))
+    table.close(key)
+    assert table.add(OpenEnvironment(None, bytes(20_000), 64, 1))

@@ -1,7 +1,7 @@
 """The children that a pool keeps, and those that it ends."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -131,3 +131,23 @@ async def test_the_child_that_says_the_version_gives_the_first_score(
     assert [child.calls for child in children.started] == [1]
     await pool.close()
     assert children.ended == 1
+
+
+SAYS: dict[str, Any] = {
+    "name": "rewards:other",
+    "settings": {"a": 1},
+    "withheld": ("rows.jsonl",),
+    "deadline_s": 1.5,
+    "memory_mb": 64,
+    "concurrency": 3,
+    "secrets": ("KEY",),
+    "readable": ("/data",),
+    "python": "/bin/python",
+    "external": ("send",),
+}
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(ScorerSpec)])
+def test_scorers_that_differ_in_anything_share_no_child(name: str) -> None:
+    """Else one run's function would read the files that another one's recipe withholds."""
+    assert replace(FIRST, **{name: SAYS.get(name, True)}).key != FIRST.key

@@ -13,7 +13,7 @@ import pytest
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Repair, Scored, Unscorable
-from services.verifier.sandbox import worker
+from services.verifier.sandbox import child, worker
 from services.verifier.sandbox.confinement import landlock, processes
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
@@ -313,3 +313,31 @@ async def test_the_folders_of_scores_may_lie_where_only_their_owner_goes(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert await score(pool, "leaves_file") == Scored(0.0)
     assert await score(pool, "exact", "7", answer=7) == Scored(1.0)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has groups to lose")
+async def test_a_score_has_none_of_its_verifiers_groups(pool):
+    before = os.getgroups()
+    os.setgroups([0, 4])
+    try:
+        assert await score(pool, "groups") == Scored(0.0)
+    finally:
+        os.setgroups(before)
+
+
+def test_a_child_whose_folder_cannot_be_emptied_is_to_be_ended(tmp_path, monkeypatch):
+    def leaves(_, request, folder):
+        inner = Path(folder, "d")
+        inner.mkdir()
+        for number in range(request["files"]):
+            (inner / str(number)).touch()
+        return {"value": 1.0}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(child, "_MAX_ENTRIES", 3)
+    monkeypatch.setattr(child.Forks, "_forked", leaves)
+    forks = object.__new__(child.Forks)
+    forks._scorer = forks._user = None
+    assert forks.attempted({"row": {}, "files": 2}) == {"value": 1.0}
+    assert not list(tmp_path.iterdir())
+    assert forks.attempted({"row": {}, "files": 9}) == {"value": 1.0, "spent": True}
