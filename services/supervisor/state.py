@@ -17,6 +17,7 @@ from services.chassis.process.nats_server import free_port
 
 PORTS = ("nats", "treestore", "gateway", "verifier")
 HOST = "127.0.0.1"
+_OURS = {"lock", "ports.json", "store.sqlite", "logs", secret.FILE, private_files.JAIL_PROOFS}
 LEAST_FREE = 64 << 20  # bytes for the log and an empty store
 
 
@@ -169,7 +170,7 @@ def _check_own(path: Path) -> None:
     if not path.is_dir() or not os.access(path, os.R_OK):
         return
     names = {entry.name for entry in path.iterdir()} - {"lost+found"}
-    if names and not names & {"lock", "ports.json", "store.sqlite", "logs", secret.FILE}:
+    if names and not names & _OURS:
         raise InvalidInput(
             f"{path} holds other things, such as {min(names)}, and a state folder is closed to all"
             " other users; name a new or an empty folder with --state"

@@ -11,6 +11,7 @@ from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.state import StateFolder
 from services.supervisor.supervisor import GivenUp, Supervisor
+from services.verifier.jail import select
 
 METHODS = {
     "treestore": "/banyan.v1.RunStoreService/ReadRuns",
@@ -70,6 +71,16 @@ def test_a_folder_that_holds_other_things_is_no_state_folder(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"holds other things, such as thesis\.tex"):
         StateFolder.open(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+async def test_a_folder_in_which_a_jail_was_proven_is_one(tmp_path: Path) -> None:
+    """As by `banyan doctor`, which a newcomer runs before any training."""
+    folder = tmp_path / "s"
+    jail = await select.choose(folder, backends=["process"])
+    await jail.close()
+    assert [path.name for path in folder.iterdir()] == ["jail_proofs.json"]
+    assert {path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())} == {0}
+    assert StateFolder.open(folder).path == folder
 
 
 @pytest.mark.parametrize("target", ["missing", "loop", "itself"])

@@ -6,6 +6,8 @@ from pathlib import Path
 from banyan.errors import InvalidInput
 
 MODE = 0o700
+JAIL_PROOFS = "jail_proofs.json"
+"""File of a state folder that commands write before any run does."""
 
 
 def folder(path: Path) -> Path:

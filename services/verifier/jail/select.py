@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from banyan.digest import blake
 from banyan.errors import InvalidInput
+from services.chassis.process import private_files
 from services.verifier.jail.battery import battery
 from services.verifier.jail.pool import ZygotePool
 from services.verifier.jail.port import Jail
@@ -21,7 +21,6 @@ BACKENDS = ("namespaces", "process")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STATUS = Path("/proc/self/status")
 _OURS = Path(__file__).parent
-_PROOFS = "jail_proofs.json"
 Holes = Callable[[Jail], Awaitable[list[str]]]
 
 
@@ -50,17 +49,15 @@ async def choose(state: Path, *, width: int = 2, backends: Sequence[str] = BACKE
 
 async def prove(jail: Jail, backend: str, state: Path, holes_of: Holes) -> None:
     """Run a battery unless it was passed here before. Raises OSError with the holes."""
-    key, file = _key(backend), state / _PROOFS
+    key, file = _key(backend), state / private_files.JAIL_PROOFS
     proofs = _proofs(file)
     if proofs.get(backend) == key:
         return
     if holes := await holes_of(jail):
         raise OSError(f"the battery found {len(holes)} holes: {'; '.join(holes)[:500]}")
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({**proofs, backend: key}))
-        partial.replace(file)
+        state.mkdir(private_files.MODE, parents=True, exist_ok=True)
+        private_files.write(file, json.dumps({**proofs, backend: key}).encode())
     except OSError as error:  # the battery runs at the next start again
         log.warning("the jail's proof cannot be kept: %s", error)
 
