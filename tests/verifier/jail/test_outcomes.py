@@ -45,7 +45,25 @@ ENDS = {
     "import sys\nwhile True: print('x' * 99, file=sys.stderr)": (Outcome.OUTPUT, None),
     "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": (Outcome.EXITED, 1),
     "import os; os.fork()": (Outcome.EXITED, 1),
+    "import os; print(1); os.close(1)": (Outcome.EXITED, 1),
 }
+
+
+WAITING = {
+    "stopped": "import os, signal, time\nos.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(99)",
+    "without its first thread": """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(99,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+""",
+}
+
+
+@pytest.mark.parametrize("how", WAITING)
+async def test_a_program_that_keeps_itself_from_running_waits(jail: ZygotePool, how: str) -> None:
+    """Else its leaf would have no score, which is more than that of a wrong answer."""
+    result = await run(jail, WAITING[how], wall_s=1.0)
+    assert result.outcome is Outcome.WAITED, result
 
 
 @pytest.mark.parametrize("program", ENDS)
@@ -145,3 +163,32 @@ async def test_no_run_is_called_done_where_the_runner_is_lost_twice(
     monkeypatch.setattr("services.verifier.jail.zygote.Zygote.start", lambda *_: refuse())
     result = await run(jail, "print(2)")
     assert result.outcome is Outcome.LOST and b"no more processes" in result.stderr
+
+
+WAITS_FOR_OTHERS = """
+import os, time
+while True:
+    if not os.fork():
+        end = time.process_time() + 0.05
+        while time.process_time() < end: pass
+        os._exit(0)
+    os.wait()
+"""
+
+
+async def test_processor_time_of_children_that_have_ended_counts(jail: ZygotePool) -> None:
+    result = await run(jail, WAITS_FOR_OTHERS, processes=4, wall_s=30.0)
+    assert result.outcome is Outcome.CPU and result.wall_s < 15.0, result
+
+
+FILLS = "for n in range(4): open(str(n), 'wb').write(bytes(1 << 20))"
+
+
+async def test_a_program_that_ends_at_once_has_filled_its_folder_all_the_same() -> None:
+    jail = ZygotePool("process", width=1)
+    try:
+        for _ in range(5):
+            result = await run(jail, FILLS)
+            assert result.outcome is Outcome.DISK, result
+    finally:
+        await jail.close()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_SLEEPING = frozenset("SIt")
+# A program that stopped itself, or whose first thread has ended, waits by its own doing.
+_SLEEPING = frozenset("SItTZX")
 
 
 @dataclass(frozen=True, slots=True)
