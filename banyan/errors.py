@@ -10,12 +10,20 @@ BanyanError
     └── DeadlineMissed  a wait timed out; the message names its condition
 """
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from banyan.reasons import Reason
 from banyan.text.printable import encodable
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOT_OWN = (
+    *(os.path.join(_ROOT, package, "") for package in ("banyan", "methods", "services")),
+    os.path.join(os.path.dirname(os.path.abspath(os.__file__)), ""),
+    "<",
+)
 
 
 class BanyanError(Exception):
@@ -88,6 +96,19 @@ def with_kind(error: BaseException) -> str:
     except Exception:  # an error class of a user may itself be wrong
         text = "an error whose text cannot be read"
     return encodable(f"{type(error).__name__}: {text}")
+
+
+def users_place(error: BaseException) -> str:
+    """Return where a user's own code raised an error: ` (mine.py, line 5, in reset)`, or "".
+
+    That is the innermost place in a file that is neither Banyan's nor installed. No file is read.
+    """
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if not (code.co_filename.startswith(_NOT_OWN) or "-packages" in code.co_filename):
+            place = f" ({os.path.basename(code.co_filename)}, line {line}, in {code.co_name})"
+    return encodable(place)
 
 
 def with_place(error: BaseException) -> str:

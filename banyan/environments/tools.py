@@ -17,15 +17,18 @@ DETERMINISTIC = "banyan_deterministic"
 
 
 def tool(
-    effect: Literal["none", "state", "external", ""] = "", deterministic: bool = False
+    effect: Literal["none", "state", "external"] = "external", deterministic: bool = False
 ) -> Callable[[F], F]:
     """Declare what a tool changes: nothing, the state of its module, or something outside.
 
-    A function without it counts as external. Raises ValueError for another word.
+    A function without it counts as external. Raises ValueError, with the place of the declaration,
+    for another word.
 
     deterministic: whether equal calls on equal states have equal answers, whatever the time and the
         machine's load; deterministic runs take no other tools.
     """
+    if callable(effect):
+        raise ValueError(f'@tool above {_named(effect)} lacks brackets: write @tool(effect="none")')
     if effect not in ("none", "state", "external"):
         raise ValueError(
             'a tool says what it changes: @tool(effect="none"), "state" or "external"; '
@@ -38,6 +41,10 @@ def tool(
         return function
 
     return declared
+
+
+def _named(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))
 
 
 def effect_of(function: Callable[..., Any]) -> str:

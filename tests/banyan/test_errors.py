@@ -1,7 +1,10 @@
 """Reasons of errors, and the errors of users' code: InvalidInput, but for Banyan's own."""
 
+import json
+
 import pytest
 
+from banyan import registry
 from banyan.errors import (
     BanyanError,
     DeadlineMissed,
@@ -10,6 +13,7 @@ from banyan.errors import (
     Refused,
     TemporaryError,
     users_code,
+    users_place,
     with_kind,
     with_place,
 )
@@ -81,3 +85,19 @@ def test_an_error_has_the_reason_of_its_kind_unless_it_is_given_one(
     error: BanyanError, reason: str
 ) -> None:
     assert error.reason == reason
+
+
+def test_the_place_of_an_error_is_the_innermost_of_a_users_own() -> None:
+    """Not that in the library that it called, nor that of ours which called it."""
+
+    def reset() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError) as raised:
+        reset()
+    line = reset.__code__.co_firstlineno + 1
+    assert users_place(raised.value) == f" (test_errors.py, line {line}, in reset)"
+    with pytest.raises(InvalidInput) as raised_by_us:
+        registry.find("filter", "none of ours")
+    own = raised_by_us.value.with_traceback(raised_by_us.tb.tb_next)
+    assert users_place(own) == ""

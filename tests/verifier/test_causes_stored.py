@@ -92,4 +92,4 @@ async def test_an_answer_that_ends_its_score_stays_in_its_group_with_no_more_tha
     parts = facts_from_wire(tree).parts
     assert {texts[leaf.segment]: parts[leaf] for leaf in parts} == CAUSES
     (raised,) = [s for s in tree.scores if texts[leaf_from_wire(s.leaf).segment] == "raises"]
-    assert raised.score.reason == "EXCEPTION: ValueError: cannot be read"
+    assert raised.score.reason.startswith("EXCEPTION: ValueError: cannot be read (deeds.py")

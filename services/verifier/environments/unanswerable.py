@@ -34,16 +34,17 @@ def foreign(environment: str, action: bytes) -> Iterator[None]:
 
     A path that came out otherwise when its actions were repeated has diverged.
     """
-    passing = (StopIteration, TemporaryError, Refused, asyncio.CancelledError)
+    passing = (StopIteration, TemporaryError, Refused, InvalidInput, asyncio.CancelledError)
     try:
-        with users_code(with_place, passing=passing):
+        with users_code(lambda error: f"raised {with_place(error)}", passing=passing):
             yield
     except Refused as error:
         has_diverged = error.reason == Reason.ENVIRONMENT_DIVERGED
         reason = Reason.ENVIRONMENT_DIVERGED if has_diverged else Reason.INFRASTRUCTURE
         raise Unanswerable(action, reason, str(error)) from error
     except InvalidInput as error:
-        message = f"environment {environment} raised {error}"
+        named = str(error).startswith("environment ")
+        message = str(error) if named else f"environment {environment}: {error}"
         raise Unanswerable(action, Reason.INFRASTRUCTURE, message) from error
 
 

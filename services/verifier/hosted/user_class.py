@@ -28,7 +28,7 @@ from banyan.environments.malformed import Malformed
 from banyan.environments.observation import ToolOutcome
 from banyan.environments.observed import text_digest
 from banyan.environments.servers import ServerChanged, ServerFailed
-from banyan.errors import InvalidInput, users_code, with_kind
+from banyan.errors import InvalidInput, users_code, users_place, with_kind
 from banyan.plugins.filter import MOST_REWARD
 
 _FORM = "step(action) must return (observation: str, reward: float, done: bool)"
@@ -63,13 +63,13 @@ class UserEnvironment:
 
         external: names of its tools that may change something outside.
         """
-        with users_code(lambda error: f"its constructor raised {with_kind(error)}", passing=()):
+        with users_code(lambda error: f"its constructor raised {_at(error)}", passing=()):
             environment = kind(**settings)
         with users_code(str, passing=(InvalidInput,)):
             _check_methods(environment)
         if external:
             environment.allowed = tuple(external)
-        with users_code(lambda error: f"its prepare raised {with_kind(error)}", passing=()):
+        with users_code(lambda error: f"its prepare raised {_at(error)}", passing=()):
             if hasattr(environment, "prepare"):
                 environment.prepare()
         return cls(environment, name)
@@ -204,6 +204,10 @@ def _said(error: BaseException) -> str:
     return str(error) if type(error) is Malformed else with_kind(error)
 
 
+def _at(error: BaseException) -> str:
+    return with_kind(error) + users_place(error)
+
+
 def _outcome(error: BaseException | None) -> ToolOutcome:
     match error:
         case Malformed():
@@ -221,7 +225,7 @@ def _owners(part: str) -> Any:
 
     def message(error: BaseException) -> str:
         of_server = isinstance(error, ServerChanged | ServerFailed)
-        return str(error) if of_server else f"{part} raised {with_kind(error)}"
+        return str(error) if of_server else f"{part} raised {_at(error)}"
 
     return users_code(message, passing=(InvalidInput,))
 

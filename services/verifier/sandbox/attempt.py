@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from banyan.errors import InvalidInput
+from banyan.errors import InvalidInput, users_place
 from banyan.plugins import GroupScorer, Repair, Scored, Scorer, Unscorable
 from banyan.plugins.filter import MOST_REPAIR
 from services.verifier.filter.call import call
@@ -154,7 +154,9 @@ def _frame(message: dict[str, Any], said: dict[str, Any]) -> bytes:
 
 def _reason(error: BaseException) -> str:
     try:
-        return f"EXCEPTION: {type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+        place = users_place(error)
+        most = _REASON_CHARACTERS - len(place)
+        return f"EXCEPTION: {type(error).__name__}: {error}"[:most] + place
     except BaseException:  # the error's text is the scorer's code, too
         return "EXCEPTION: an error that cannot be shown"
 

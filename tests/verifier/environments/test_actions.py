@@ -197,7 +197,7 @@ async def test_an_environment_that_raises_ends_the_path_alone(
     actions = Actions(store, KEY)
     ending = await ended(actions, store.add(b"a" * 32), "no number")
     assert (ending.reason, ending.place) == ("INFRASTRUCTURE", b"a" * 32)
-    assert "environment adder raised ValueError: invalid literal" in caplog.text
+    assert "environment adder: raised ValueError: invalid literal" in caplog.text
     assert (await acted(actions, store, store.add(b"b" * 32), "1"))[1] == "sum 6"
 
 
@@ -269,3 +269,12 @@ def test_any_tree_has_the_answers_of_its_paths(seed: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.registry, "environment", lambda *_: made)
         asyncio.run(grow())
+
+
+async def test_a_state_that_was_made_again_is_there_for_the_next_branch(adder: Adder) -> None:
+    store = Store()
+    await acted(Actions(store, KEY), store, store.add(b"a" * 32), "1")
+    other = Actions(store, KEY)
+    for name in (b"b", b"c"):
+        await acted(other, store, store.add(name * 32, b"a" * 32), "2")
+    assert adder.steps == ["1", "1", "2", "2"]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from banyan.errors import Refused, TemporaryError
+from banyan.errors import InvalidInput, Refused, TemporaryError
 from banyan.reasons import Reason
 from services.verifier.environments.unanswerable import Places, Unanswerable, foreign
 
@@ -52,3 +52,16 @@ def test_what_an_environment_raises_says_whose_fault_it_is(error: Exception, rea
 def test_an_action_that_is_given_up_is_nobodys_fault() -> None:
     with pytest.raises(asyncio.CancelledError), foreign("maze", b"a"):
         raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InvalidInput("environment maze: reset raised KeyError"), "environment maze: reset raised"),
+        (InvalidInput("seconds is wrong"), "environment maze: seconds is wrong"),
+        (KeyError("field"), r"environment maze: raised KeyError: 'field' \(.*, line \d+\)"),
+    ],
+)
+def test_what_went_wrong_is_said_once(error: Exception, message: str) -> None:
+    with pytest.raises(Unanswerable, match=f"^{message}"), foreign("maze", b"a"):
+        raise error

@@ -14,7 +14,7 @@ from banyan import registry
 from banyan.environments.hosted import Hosted
 from banyan.environments.hosting import Hosting
 from banyan.environments.observation import Effect, ToolOutcome
-from banyan.environments.tools import tool
+from banyan.environments.tools import effect_of, tool
 from banyan.errors import InvalidInput
 from services.verifier.environments.hosts import Hosts
 from services.verifier.preview import probe
@@ -158,10 +158,12 @@ async def test_a_tool_is_called_as_the_recipe_names_it() -> None:
     assert '"name": "cost"' in about and '"name": "price"' not in about
 
 
-async def test_a_decorator_without_an_effect_says_what_it_needs() -> None:
-    for wrong in (tool, lambda function: tool()(function)):
-        with pytest.raises(ValueError, match=r'what it changes: @tool\(effect="none"\)'):
-            wrong(lambda item: item)
+async def test_a_decorator_without_an_effect_is_external_and_has_brackets() -> None:
+    assert effect_of(tool()(lambda item: item)) == "external"
+    with pytest.raises(ValueError, match=r"above .*<lambda> lacks brackets: write @tool\(effect="):
+        tool(lambda item: item)
+    with pytest.raises(ValueError, match=r'"state" or "external"; got \'much\''):
+        tool(effect="much")
 
 
 async def test_a_trial_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

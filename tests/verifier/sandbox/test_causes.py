@@ -69,7 +69,9 @@ async def test_what_the_system_or_the_scorer_causes_is_no_number(
         "TIMEOUT: no answer in 0.5 s, with processor time left; tried 2 times",
         retry=True,
     )
-    assert raised == Unscorable("EXCEPTION: ValueError: cannot be read")
+    assert raised == Unscorable(
+        "EXCEPTION: ValueError: cannot be read (deeds.py, line 35, in raises)"
+    )
 
 
 def ended(*, signal: int = 0, count: int = 1, cpu_s: float = 0.0, peak_mb: int = 0) -> Ended:
