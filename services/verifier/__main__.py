@@ -22,7 +22,7 @@ from services.verifier.handlers import LeafHandler
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.jail.chosen_sessions import ChosenSessions
 from services.verifier.publisher import BusPublisher
-from services.verifier.sandbox.confinement import kernel
+from services.verifier.sandbox.confinement import folders, kernel
 from services.verifier.sandbox.pool import Pool
 from services.verifier.server import NAME, VerifierServer, adder
 from services.verifier.settings import Settings
@@ -34,6 +34,8 @@ async def run(stop: asyncio.Event) -> None:
     settings = settings_reader.read(Settings)
     # A scorer that runs as the same user must not read this process's memory.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    for left in (folders.MONTY, folders.BATTERY):
+        folders.remove_dead(left)
     pool = Pool(settings.limits, width=settings.children, lanes=settings.scorers)
     jail = ChosenJail(settings.state, sandbox=settings.sandbox, width=settings.programs)
     scoring = scoring_of(settings, pool, jail)

@@ -15,7 +15,6 @@ and the machine's load; deterministic runs refuse a class that does not.
 
 import base64
 import inspect
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -240,8 +239,8 @@ def _observed(returned: Any) -> tuple[str, float, bool]:
             if inspect.isawaitable(returned):
                 raise InvalidInput("step is async, so nothing of it was run; write def step")
             raise InvalidInput(f"{_FORM}, got {returned!r:.80}")
-    if not math.isfinite(reward) or abs(reward) > MOST_REWARD:
-        raise InvalidInput(f"a step's reward is {reward}; it must lie within ±{MOST_REWARD:g}")
+    if not abs(reward) <= MOST_REWARD:  # nor NaN
+        raise InvalidInput(f"a step's reward is {reward!r:.60}, not within ±{MOST_REWARD:g}")
     return cut(text, _MOST_OBSERVED), float(reward), done
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from banyan.errors import InvalidInput
 from banyan.programs.run import Limits, Outcome, Result, Run
 from services.verifier.jail import select
 from services.verifier.jail.battery import battery
+from services.verifier.jail.battery.traps import Traps
 from services.verifier.jail.select import BACKENDS, choose
 from tests.verifier import jail_process
 
@@ -71,6 +75,46 @@ def test_no_back_end_has_a_hole(backend: str, user: bool) -> None:
     found = jail_process.holes({"backend": backend, "user": user})
     assert found["refused"] == "" and found["holes"] == []
     assert backend in found["version"]
+
+
+def test_two_batteries_at_once_have_traps_of_their_own() -> None:
+    """A verifier's first program and its first session may come together."""
+    first, second = Traps({}), Traps({})
+    assert first.sprung() == second.sprung() == []
+    for traps in (first, second):
+        traps.close()
+        assert not traps.folder.exists()
+
+
+PROCESS = """
+import time
+from services.verifier.jail.battery.traps import Traps
+traps = Traps({})
+print(traps.folder, traps.message["processes"][0], flush=True)
+time.sleep(60)
+"""
+
+
+async def test_traps_of_a_process_that_was_killed_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    environment = {**os.environ, "TMPDIR": "/tmp"}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROCESS],
+        cwd=Path(__file__).parents[3],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder, victim = process.stdout.readline().split()
+        process.kill()
+    status = Path(f"/proc/{victim}/cmdline")  # empty of one that nobody has waited for
+    await eventually(lambda: not status.exists() or not status.read_bytes(), 10.0, "its end")
+    os.utime(folder, (0, 0))
+    Traps({}).close()
+    assert not Path(folder).exists()
 
 
 async def test_a_proof_is_kept_until_something_changes(

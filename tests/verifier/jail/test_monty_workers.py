@@ -195,16 +195,19 @@ async def test_the_folder_of_a_killed_process_goes_with_the_next_start(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead, new, foreign = (tmp_path / f"banyan-monty-{name}" for name in ("dead", "new", "link"))
-    dead.mkdir()
-    (dead / "worker").write_text("")
+    own = tmp_path / "banyan-monty-notes"  # of a user: nothing that we made
+    for folder in (dead, own):
+        folder.mkdir()
+        (folder / "worker").write_text("")
+    (dead / ".banyan").touch()
     foreign.symlink_to(REPOSITORY)
     living = await Sessions.start(width=1)
     long_ago = time.time() - 3600
-    for folder in (str(dead), living._folder):
+    for folder in (str(dead), str(own), living._folder):
         os.utime(folder, (long_ago, long_ago))
     new.mkdir()
     other = await Sessions.start(width=1)
-    assert not dead.exists() and new.exists() and foreign.is_symlink()
+    assert not dead.exists() and (own / "worker").exists() and new.exists() and foreign.is_symlink()
     assert (await living.run("print(1)")).stdout == b"1\n" and Path(living._folder).exists()
     for one in (living, other):
         await one.close()

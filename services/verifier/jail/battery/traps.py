@@ -28,7 +28,8 @@ class Traps:
             self._undo = undo.pop_all()
 
     def _set(self, limits: dict[str, int], undo: contextlib.ExitStack) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="banyan-battery-", dir=_short()))
+        folder, self._lock = folders.locked(folders.BATTERY, _short())
+        self.folder = Path(folder)
         undo.callback(self._remove)
         # Open to all users, so that only the jail stands before them.
         self.folder.chmod(0o777)
@@ -37,16 +38,17 @@ class Traps:
         self._sockets = {
             "tcp": _listen(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
             "udp": _listen(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
-            "abstract": _listen(
-                socket.AF_UNIX, socket.SOCK_STREAM, f"\0banyan-battery-{os.getpid()}"
-            ),
+            "abstract": _listen(socket.AF_UNIX, socket.SOCK_STREAM, f"\0{self.folder.name}"),
             "named": _listen(socket.AF_UNIX, socket.SOCK_STREAM, str(self.folder / "socket")),
         }
         for trap in self._sockets.values():
             undo.callback(trap.close)
         (self.folder / "socket").chmod(0o777)
-        self._victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", _VICTIM])
-        undo.callback(self._victim.wait)
+        # It ends with this process, too, whose end of the pipe is then closed.
+        self._victim = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _VICTIM], stdin=subprocess.PIPE
+        )
+        undo.callback(self._victim.communicate)
         undo.callback(self._victim.kill)
         self.message: dict[str, Any] = {
             "files": [*map(str, self._files), "/etc/passwd", "/etc/hostname", "/proc/1/environ"],
@@ -54,7 +56,7 @@ class Traps:
             "writable": [str(self.folder / "rows.jsonl"), "/etc/passwd"],
             "tcp": self._sockets["tcp"].getsockname()[1],
             "udp": self._sockets["udp"].getsockname()[1],
-            "abstract": f"banyan-battery-{os.getpid()}",
+            "abstract": self.folder.name,
             "named": str(self.folder / "socket"),
             "processes": [self._victim.pid, os.getpid(), os.getppid()],
             "places": [os.path.join(folder, self._mark) for folder in _LEFT],
@@ -71,7 +73,7 @@ class Traps:
     def sprung(self) -> list[str]:
         """Return the traps that were touched, whatever the programs said."""
         touched = [f"{path} was changed" for path in self._files if not _is_whole(path)]
-        expected = {path.name for path in self._files} | {"socket"}
+        expected = {path.name for path in self._files} | {"socket", folders.MARK}
         touched += [f"{name} was made" for name in os.listdir(self.folder) if name not in expected]
         for name, trap in self._sockets.items():
             try:
@@ -89,6 +91,7 @@ class Traps:
 
     def _remove(self) -> None:
         folders.remove(str(self.folder))
+        os.close(self._lock)
         for folder in _LEFT:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, self._mark))
@@ -100,7 +103,7 @@ def _short() -> str:
     return folder if len(os.fsencode(folder)) < _MOST_OF_FOLDER else "/tmp"
 
 
-_VICTIM = "import time; time.sleep(60)"
+_VICTIM = "import sys; sys.stdin.read()"
 
 
 def _is_whole(path: Path) -> bool:

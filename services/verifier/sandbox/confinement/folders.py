@@ -12,8 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-SCORER, JAIL, MONTY = "banyan-scorer-", "banyan-jail-", "banyan-monty-"
-"""First parts of the names of folders, by who works there."""
+SCORER, JAIL = "banyan-scorer-", "banyan-jail-"
+"""First parts of the names of folders that a guard removes."""
+MONTY, BATTERY = "banyan-monty-", "banyan-battery-"
+"""Of those that the next process removes, if theirs was killed."""
+MARK = ".banyan"
+"""File of such a folder: without it a folder of that name is somebody else's."""
 
 _NEW_S = 60.0  # in which the maker of a folder has locked it
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,17 +54,25 @@ def claimed(prefix: str) -> str:
     return folder
 
 
-def locked(prefix: str) -> tuple[str, int]:
+def locked(prefix: str, within: str | None = None) -> tuple[str, int]:
     """Make a folder, and return it with a handle whose lock shows that its process lives.
 
     Those of processes that were killed, which left them behind, are removed first.
+
+    within: folder for it, by default that of temporary files
     """
-    for other in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        _remove_dead(str(other))
-    folder = tempfile.mkdtemp(prefix=prefix)
+    remove_dead(prefix, within)
+    folder = tempfile.mkdtemp(prefix=prefix, dir=within)
     handle = os.open(folder, _FLAGS)
     fcntl.flock(handle, fcntl.LOCK_EX)
+    os.close(os.open(MARK, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=handle))
     return folder, handle
+
+
+def remove_dead(prefix: str, within: str | None = None) -> None:
+    """Remove the folders that `locked` made for processes that have ended without doing so."""
+    for other in Path(within or tempfile.gettempdir()).glob(f"{prefix}*"):
+        _remove_dead(str(other))
 
 
 def _remove_dead(folder: str) -> None:
@@ -70,10 +82,11 @@ def _remove_dead(folder: str) -> None:
         return
     try:
         found = os.fstat(handle)
+        os.stat(MARK, dir_fd=handle, follow_symlinks=False)
         if found.st_uid == os.geteuid() and found.st_mtime < time.time() - _NEW_S:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(folder)
-    except OSError:  # it is locked: its process lives
+    except OSError:  # it is locked, as its process lives, or not marked, as it is none of ours
         pass
     finally:
         os.close(handle)
