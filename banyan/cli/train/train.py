@@ -79,7 +79,8 @@ def _check_options(
 ) -> None:
     if resume and (recipe or overrides):
         raise InvalidInput(
-            "--resume goes on with a run as it was created; leave recipe and --set out"
+            "--resume goes on with a run as it was created; leave recipe and --set out; to train"
+            " its model further, banyan export it and begin a run with --set model=FOLDER"
         )
     if not resume and not recipe:
         raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")

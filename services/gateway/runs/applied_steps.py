@@ -34,20 +34,30 @@ class Applied:
             )
         return known
 
-    def missing(self, batches: int) -> str:
-        """Return why none of `batches` steps changed the weights; empty if that is not known."""
+    def missing(self, batches: int, environment: str = "") -> str:
+        """Return why none of `batches` steps changed the weights; empty if that is not known.
+
+        environment: name of the one that answers the paths' actions, if any.
+        """
         if self.any or not self.metrics:
             return ""
-        return f"none of the {batches} steps changed the weights: {self._why()}"
+        return f"none of the {batches} steps changed the weights: {self._why(environment)}"
 
-    def _why(self) -> str:
+    def _why(self, environment: str) -> str:
         metrics = self.metrics
         if metrics.get("not_finite"):
             return (
                 "their losses or gradients were not finite; lower optimise.learning_rate,"
                 " or look at the rewards"
             )
-        if metrics.get("zero_variance_share", 0.0) >= 1.0:
+        equal = metrics.get("zero_variance_share", 0.0) >= 1.0
+        if environment and equal and "turns_per_path" not in metrics:
+            return (
+                f"no path made an action that environment {environment} could answer: the model"
+                " never ended one with its mark; show a worked call in the prompt, or warm start"
+                " the model with banyan sft"
+            )
+        if equal:
             return (
                 f"within every group all rewards were equal (mean {metrics.get('reward', 0.0):.4g}"
                 " at the last step), and an advantage compares rewards of a group; take prompts"

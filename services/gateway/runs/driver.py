@@ -186,11 +186,15 @@ class Driver:
         if counts is None:
             return ""
         self._applied = await read_applied(self._store, self.run_id, self._applied)
-        return self._applied.missing(counts.batches)
+        environment = self._recipe.environment
+        return self._applied.missing(counts.batches, environment.name if environment else "")
 
     async def _why(self, label: str) -> str:
         reasons = list(await self._store.troubles(self.run_id, label))
-        return f": {'; '.join(reasons[:3])}" if reasons else ""
+        if not reasons:
+            return ""
+        more = any(reason.endswith(Reason.INFRASTRUCTURE) for reason in reasons)
+        return f": {'; '.join(reasons[:3])}" + ("; the verifier's log says more" if more else "")
 
     async def _act(
         self,

@@ -25,6 +25,13 @@ def test_nothing_is_missing_before_a_step_was_looked_at_and_once_one_was_applied
     assert known.any and known.after([stored(3, **EQUAL)]).missing(2) == ""
 
 
+def test_where_no_path_acted_the_model_has_to_learn_how() -> None:
+    known = Applied().after([stored(1, **EQUAL)])
+    assert "no path made an action that environment maze could" in known.missing(1, "maze")
+    acted = known.after([stored(2, **EQUAL, turns_per_path=0.5)])
+    assert "all rewards were equal" in acted.missing(2, "maze")
+
+
 def test_the_cause_is_that_of_the_newest_step() -> None:
     known = Applied().after([stored(1, applied=0.0, not_finite=1.0)])
     assert "not finite" in known.missing(1)
