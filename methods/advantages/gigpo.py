@@ -4,8 +4,9 @@ Paper: GiGPO, arXiv 2505.10978
 Formula: A = A_E + step_weight · A_S, A_S over R_t = r_t + γ · R_{t+1} of rows of equal state
 
 A_E compares the episode's total reward, over all rows (steps of paths: long episodes weigh more),
-or with `rows: episodes` once a path. A_S is 0 for a row alone in its state, and A_E for one alone in
-its group, where the published code leaves R: nothing compares it. `scale: mean` (default) or `mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that difflib ratio
+or with `rows: episodes` once a path. A_S is 0 for a row alone in its state, and A_E for one alone
+in its group, where the published code leaves R: nothing compares it. `scale: mean` (default) or
+`mean_std`, over (sample std + 1e-6). `alike` below 1: states whose texts have that difflib ratio
 are one (published: 0.95, search 0.9). States and shared steps: see episodes.py. Where γ < 1, paths
 of unequal length with equal rewards at their ends differ in R_t: A_E is 0 and A_S is not; of right
 paths the shorter is worth more.
