@@ -18,7 +18,7 @@ from services.verifier.jail import state as states
 from services.verifier.jail.monty import MAX_STATE_BYTES, Sessions
 from services.verifier.jail.turn import Turn
 
-LIMITS = Limits(wall_s=5.0, cpu_s=0.3, memory_mb=32, output_bytes=1000)
+LIMITS = Limits(wall_s=20.0, cpu_s=0.3, memory_mb=32, output_bytes=1000)
 KEY = b"key of a test"
 
 
