@@ -21,8 +21,8 @@ def tool(
 ) -> Callable[[F], F]:
     """Declare what a tool changes: nothing, the state of its module, or something outside.
 
-    A function without it counts as external. Raises ValueError, with the place of the declaration,
-    for another word.
+    A function without it counts as external. Raises ValueError for another word, and where the
+    brackets are missing.
 
     deterministic: whether equal calls on equal states have equal answers, whatever the time and the
         machine's load; deterministic runs take no other tools.

@@ -10,8 +10,8 @@ import os
 import time
 
 YIELDING = 10  # a warm child is nicer than its service by so much
-# Its session and control group give way less: where all cores are busy they still get a quarter of
-# what a service gets, so that scores come, however slowly.
+# Its session and control group give way less: where all cores are busy they still get a third of
+# what a service gets. Where the kernel has neither, niceness alone decides, and leaves a ninth.
 YIELDING_TOGETHER = 5
 _OF_ATTEMPT = 5  # and an attempt than the child, which ends it
 _NICEST = 19
