@@ -141,7 +141,9 @@ async def test_actions_without_an_answer_cost_their_paths_alone(tmp_path: Path) 
     # Ten rows: an evaluation whose every path calls, and so has no score at all, ends the run.
     data["task"]["holdout"] = 0.5
     data["eval"]["max_rows"] = 10
-    begin = {"": {"=": 0.3, "a": 0.5, "b": 0.2}}
+    # Eight first actions a tree: a run whose every tree answers alike would change no weights.
+    data["generate"]["settings"] = {"starts": 8, "branches": 2, "depth": 1}
+    begin = {"": {"=": 0.3, "a": 0.4, "b": 0.3}}
     data["resources"]["engine_settings"]["chain"] = {**CHAIN, **begin}
     async with system(tmp_path / "state") as made:
         await made.create(data)
