@@ -11,6 +11,8 @@ from tests.cli import command
 from tests.cli.command import Said
 from tests.faults.harness import recipe, tiny_model
 
+pytestmark = pytest.mark.slow  # a whole run
+
 
 def banyan(state: Path, *arguments: str | Path) -> Said[str]:
     return command.banyan(*arguments, "--state", state)

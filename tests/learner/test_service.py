@@ -27,6 +27,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 GRPO = '{"name": "methods.advantages.grpo:Grpo"}'
 
 
+@pytest.mark.faults
 async def test_a_run_is_trained_through_kills(
     world: World, tiny_folder: Path, eventually: Callable[..., Awaitable[None]]
 ) -> None:

@@ -141,7 +141,8 @@ def processes() -> Iterator[list[Process]]:
             process.kill9()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_what_was_acknowledged_survives_kills(
     kind: str, request: pytest.FixtureRequest, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:
@@ -245,7 +246,8 @@ async def test_a_killed_broker_loses_nothing(
     await bus.close()
 
 
-@pytest.mark.parametrize("running", [pytest.param(True, marks=pytest.mark.faults), False])
+@pytest.mark.faults
+@pytest.mark.parametrize("running", [True, False])
 async def test_an_emptied_broker_gets_its_work_again(
     running: bool, nats_server, tmp_path: Path, processes: list[Process]
 ) -> None:

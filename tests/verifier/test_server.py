@@ -108,6 +108,7 @@ async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
             process.wait(5)
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look where a confined process is")
 async def test_nothing_outlives_a_verifier_that_is_killed(nats_server, eventually, tmp_path):
     listen = f"127.0.0.1:{server_module.free_port()}"

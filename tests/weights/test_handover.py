@@ -88,6 +88,7 @@ async def test_nodes_are_served_at_once(source: Learner, tmp_path: Path) -> None
     await asyncio.gather(*(one(number) for number in range(4)))
 
 
+@pytest.mark.faults
 async def test_a_worker_that_dies_holds_nobody_up(
     source: Learner, tmp_path: Path, caplog: Any
 ) -> None:
@@ -103,6 +104,7 @@ async def test_a_worker_that_dies_holds_nobody_up(
         await asyncio.gather(*(asyncio.to_thread(receive, path, rank) for rank in (1, 2)))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("after_s", [0.2, 0.35])
 def test_a_learner_that_dies_amid_a_broadcast_is_noticed(after_s: float) -> None:
     """gloo alone would wait a minute for the rest of the bytes, and another for its group."""

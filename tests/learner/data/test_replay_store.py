@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from banyan.recipe import Recipe
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.rpc import rpc
@@ -29,6 +31,7 @@ async def batch(world: World, ordinal: int) -> ts.Batch:
     return answer.batch
 
 
+@pytest.mark.faults
 async def test_a_killed_learner_trains_what_was_replayed_again(
     world: World, tiny_folder: Path, eventually: Callable[..., Awaitable[None]]
 ) -> None:

@@ -88,6 +88,7 @@ def steps() -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_tensors_of_host_and_accelerator_are_not_mixed_unnoticed(steps: dict[str, Any]) -> None:
     assert steps["refused"].startswith("aten::add of tensors of the host and of the accelerator")
 

@@ -45,9 +45,8 @@ async def test_a_rank_that_hangs_between_commands(fresh: Pair) -> None:
         await asyncio.wait_for(watching, 15)
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_rank_lost_in_a_step(
     fresh: Pair, tiny_folder: Path, forest: Any, how: signal.Signals
 ) -> None:
