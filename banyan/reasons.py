@@ -60,6 +60,7 @@ class Reason(StrEnum):
     ANSWER_MISPLACED = "ANSWER_MISPLACED"  # an answer that stands behind no action
     NO_ENVIRONMENT = "NO_ENVIRONMENT"  # its environment takes no joined nodes
     ENVIRONMENT_DIVERGED = "ENVIRONMENT_DIVERGED"  # a path made again came out otherwise
+    ENVIRONMENT_FAULT = "ENVIRONMENT_FAULT"  # the environment itself is wrong, not the action
     INFRASTRUCTURE = "INFRASTRUCTURE"  # the system failed, again and again
     EFFECT_UNKNOWN = "EFFECT_UNKNOWN"  # begun outside, and nobody knows what became of it
     ENDING_FALSE = "ENDING_FALSE"  # no verifier said that this action gets no answer

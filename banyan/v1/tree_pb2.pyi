@@ -606,22 +606,26 @@ class Ending(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     MAC_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     place: _builtins.bytes
     """Id of the segment that the action at the place ends with."""
     reason: _builtins.str
-    """Reason: ENVIRONMENT_DIVERGED, INFRASTRUCTURE, DEADLINE or EFFECT_UNKNOWN."""
+    """Reason: ENVIRONMENT_DIVERGED, ENVIRONMENT_FAULT, INFRASTRUCTURE, DEADLINE or EFFECT_UNKNOWN."""
     mac: _builtins.bytes
-    """Keyed BLAKE2b-256 of run, tree, place and reason; nodes that joined lack the key."""
+    """Keyed BLAKE2b-256 of run, tree, place, reason and cause; nodes that joined lack the key."""
+    cause: _builtins.str
+    """What happened, in words."""
     def __init__(
         self,
         *,
         place: _builtins.bytes = ...,
         reason: _builtins.str = ...,
         mac: _builtins.bytes = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mac", b"mac", "place", b"place", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "mac", b"mac", "place", b"place", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

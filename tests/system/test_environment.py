@@ -156,7 +156,7 @@ async def test_actions_without_an_answer_cost_their_paths_alone(tmp_path: Path) 
     with sqlite3.connect(database) as db:
         scores = db.execute("select segment, state, reason from scores").fetchall()
         trees = {state for (state,) in db.execute("select state from trees")}
-    late = {segment for segment, _, reason in scores if reason == "DEADLINE"}
+    late = {segment for segment, _, reason in scores if reason.startswith("DEADLINE: ")}
     calls = {row["id"] for row in rows.values() if row["finish"] == Finish.TOOL_CALL}
     assert late == calls and calls
     assert {s for s, state, _ in scores if state == tree_pb2.SCORE_STATE_SCORED} - calls

@@ -14,7 +14,8 @@ TOOL_RULES = (
         name="unanswered",
         symptom="actions get no answer, and their paths leave their groups: the reasons of these "
         "leaves (`banyan lineage`) say whether paths that were made again came out otherwise "
-        "(ENVIRONMENT_DIVERGED: make the tool deterministic), the system failed "
+        "(ENVIRONMENT_DIVERGED: make the tool deterministic), the environment itself is wrong "
+        "(ENVIRONMENT_FAULT: mend what it names), the system failed "
         "(INFRASTRUCTURE: see the verifier's log), or a call outside was lost (EFFECT_UNKNOWN: "
         "give it more of environment.seconds)",
         module="generate",

@@ -193,7 +193,7 @@ class Driver:
         reasons = list(await self._store.troubles(self.run_id, label))
         if not reasons:
             return ""
-        more = any(reason.endswith(Reason.INFRASTRUCTURE) for reason in reasons)
+        more = any(Reason.INFRASTRUCTURE in reason for reason in reasons)
         return f": {'; '.join(reasons[:3])}" + ("; the verifier's log says more" if more else "")
 
     async def _act(

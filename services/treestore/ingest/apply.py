@@ -4,6 +4,7 @@ import json
 
 from banyan.segment import Kind
 from banyan.v1 import tree_pb2
+from banyan.wire.endings import from_wire
 from services.treestore.events.events import (
     Event,
     GrownPlan,
@@ -192,7 +193,7 @@ def _finish_leaf(work: UnitOfWork, event: LeafFinished) -> None:
     tree = work.trees[event.tree_id]
     _keep_claim(work, tree, event.message.claim_epoch)
     if event.message.HasField("ending"):
-        unscorable.put_all(work, tree, event.leaf, event.message.ending.reason)
+        unscorable.put_all(work, tree, event.leaf, str(from_wire(event.message.ending)))
 
 
 def _end_growth(work: UnitOfWork, event: TreeGrown) -> None:

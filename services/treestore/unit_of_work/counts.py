@@ -32,6 +32,7 @@ _OF_A_TIME = frozenset(
         "TIMEOUT",
         Reason.INFRASTRUCTURE,
         Reason.ENVIRONMENT_DIVERGED,
+        Reason.ENVIRONMENT_FAULT,
         Reason.EFFECT_UNKNOWN,
     }
 )

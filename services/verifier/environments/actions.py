@@ -13,7 +13,7 @@ from typing import Any
 from banyan import registry
 from banyan.digest import blake
 from banyan.draws import key as draw_key
-from banyan.environments import endings, receipts
+from banyan.environments import receipts
 from banyan.environments.cut import cut
 from banyan.environments.endings import Ending
 from banyan.environments.observation import TIME_OVER, Effect
@@ -72,8 +72,9 @@ class Actions:
     ) -> tuple[Receipt, str] | Ending:
         """Return the answer to an action: its receipt, and the text that the path goes on with.
 
-        It is an ending instead if the state cannot be made again (ENVIRONMENT_DIVERGED), the system
-        failed too often (INFRASTRUCTURE), the episode is over (DEADLINE), or something outside may
+        It is an ending instead if the state cannot be made again (ENVIRONMENT_DIVERGED), the
+        environment itself is wrong (ENVIRONMENT_FAULT), the system failed too often
+        (INFRASTRUCTURE), the episode is over (DEADLINE), or something outside may
         have been changed without an answer (EFFECT_UNKNOWN).
 
         call: text of the action; of runs that a node joined the store's own counts.
@@ -117,8 +118,14 @@ class Actions:
             return self._asked.keep(tree_id, action, found)
         except Unanswerable as end:
             self._places.end(end)
-            mac = endings.mac(self._key, way.run_id, tree_id, end.place, end.reason)
-            return Ending(end.place, end.reason, mac)
+            return Ending.said(
+                self._key,
+                way.run_id,
+                tree_id,
+                place=end.place,
+                reason=end.reason,
+                cause="" if caller.joined else str(end),  # what it quotes may be no node's to read
+            )
 
     async def _new(
         self, way: ts.ActionWay, tree_id: bytes, call: str, effect: ExternalEffect

@@ -32,7 +32,8 @@ class Unanswerable(Exception):
 def foreign(environment: str, action: bytes) -> Iterator[None]:
     """Turn whatever an environment raises in the block into Unanswerable.
 
-    A path that came out otherwise when its actions were repeated has diverged.
+    A path that came out otherwise when its actions were repeated has diverged; an environment that
+    raises, or breaks its form, is itself at fault.
     """
     passing = (StopIteration, TemporaryError, Refused, InvalidInput, asyncio.CancelledError)
     try:
@@ -45,7 +46,7 @@ def foreign(environment: str, action: bytes) -> Iterator[None]:
     except InvalidInput as error:
         named = str(error).startswith("environment ")
         message = str(error) if named else f"environment {environment}: {error}"
-        raise Unanswerable(action, Reason.INFRASTRUCTURE, message) from error
+        raise Unanswerable(action, Reason.ENVIRONMENT_FAULT, message) from error
 
 
 class Places:

@@ -91,10 +91,16 @@ def test_receipts(
 @given(tree=DIGESTS, action=DIGESTS, run=TEXTS)
 def test_endings_and_keys_of_effects(tree: bytes, action: bytes, run: str) -> None:
     key = blake(b"secret", person=b"banyan.receipt.1")
-    for reason in ("ENVIRONMENT_DIVERGED", "INFRASTRUCTURE", "DEADLINE", "EFFECT_UNKNOWN"):
-        said = behind_length(run.encode(), tree, action, reason.encode())
-        proof = blake(said, key=key, person=b"banyan.ending.1")
-        assert endings.Ending(action, reason, proof).proves(key, run, tree)
+    for reason, cause in (
+        ("ENVIRONMENT_DIVERGED", "answered otherwise"),
+        ("ENVIRONMENT_FAULT", "reset raised KeyError: größe"),
+        ("INFRASTRUCTURE", ""),
+        ("DEADLINE", "over"),
+        ("EFFECT_UNKNOWN", "begun"),
+    ):
+        said = behind_length(run.encode(), tree, action, reason.encode(), cause.encode())
+        proof = blake(said, key=key, person=b"banyan.ending.2")
+        assert endings.Ending(action, reason, cause, proof).proves(key, run, tree)
     assert (
         external.idempotency_key(tree, action) == blake(b"banyan.effect.v1" + tree + action).hex()
     )

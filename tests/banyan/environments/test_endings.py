@@ -1,10 +1,10 @@
-"""Endings: proven for one run, tree, place and reason."""
+"""Endings: proven for one run, tree, place, reason and cause."""
 
 from dataclasses import replace
 
 import pytest
 
-from banyan.environments import endings, receipts
+from banyan.environments import receipts
 from banyan.environments.endings import Ending
 from banyan.reasons import Reason
 from banyan.wire.endings import from_wire, to_wire
@@ -13,7 +13,7 @@ RUN, TREE, KEY = "run", b"t" * 32, receipts.key_of("secret")
 
 
 def made(place: bytes = b"a" * 32, reason: str = Reason.ENVIRONMENT_DIVERGED) -> Ending:
-    return Ending(place, reason, endings.mac(KEY, RUN, TREE, place, reason))
+    return Ending.said(KEY, RUN, TREE, place=place, reason=reason, cause="it was otherwise")
 
 
 def test_an_ending_proves_what_was_said_and_nothing_else() -> None:
@@ -25,6 +25,7 @@ def test_an_ending_proves_what_was_said_and_nothing_else() -> None:
     for change in (
         {"place": b"b" * 32},
         {"reason": Reason.INFRASTRUCTURE},
+        {"cause": "it was not"},
         {"mac": b"x" * 32},
     ):
         assert not replace(ending, **change).proves(KEY, RUN, TREE)

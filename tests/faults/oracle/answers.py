@@ -65,7 +65,7 @@ def _ended(db: sqlite3.Connection) -> set[bytes]:
         " where c.end = s.length and c.state = ?",
         (UNSCORABLE,),
     )
-    return {row["segment"] for row in rows if row["reason"] in endings.REASONS}
+    return {row["segment"] for row in rows if row["reason"].partition(":")[0] in endings.REASONS}
 
 
 def states(db: sqlite3.Connection) -> Iterator[str]:

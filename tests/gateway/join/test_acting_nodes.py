@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from banyan.environments import endings, receipts
+from banyan.environments import receipts
 from banyan.environments.endings import Ending
 from banyan.environments.receipts import Receipt
 from banyan.errors import BanyanError, Refused, TemporaryError
@@ -215,10 +215,12 @@ async def test_nothing_false_counts(stage: Stage, eventually: Any) -> None:
         await node.publish(lie)
         assert (await stage.refused(eventually, number + 1))[-1] == reason
     assert not rows(stage.site, f"select * from segments where kind = {int(Kind.TOOL)}")
-    fake = Ending(action.id, "INFRASTRUCTURE", b"x" * 32)
+    fake = Ending(action.id, "INFRASTRUCTURE", "", b"x" * 32)
     key = receipts.key_of("theirs")
-    mac = endings.mac(key, node.run_id, action.tree_id, other.id, "DEADLINE")
-    for ending, at in ((fake, action), (Ending(other.id, "DEADLINE", mac), other)):
+    theirs = Ending.said(
+        key, node.run_id, action.tree_id, place=other.id, reason="DEADLINE", cause=""
+    )
+    for ending, at in ((fake, action), (theirs, other)):
         await node.finish(at, ending)
     reasons = await stage.refused(eventually, len(lies) + 2)
     assert reasons[len(lies) :] == ["ENDING_FALSE"] * 2

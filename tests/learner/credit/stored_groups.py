@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from banyan.digest import blake
-from banyan.environments import endings, receipts
+from banyan.environments import receipts
 from banyan.environments.endings import Ending
 from banyan.environments.observation import Effect
 from banyan.environments.receipts import Receipt
@@ -125,8 +125,10 @@ def _leaf(world: World, leaf: End, segment: Segment, epoch: int) -> Item:
     message = events_pb2.LeavesFinished.FromString(item.data)
     reason = Reason.ENVIRONMENT_DIVERGED
     key = world.settings.receipt_key
-    mac = endings.mac(key, world.forge.run_id, segment.tree_id, segment.id, reason)
-    message.leaves[0].ending.CopyFrom(to_wire(Ending(segment.id, reason, mac)))
+    ending = Ending.said(
+        key, world.forge.run_id, segment.tree_id, place=segment.id, reason=reason, cause=""
+    )
+    message.leaves[0].ending.CopyFrom(to_wire(ending))
     return world.forge.item("leaf", message)
 
 

@@ -11,7 +11,7 @@ from services.verifier.server import NAME, VerifierServer, adder
 from tests.banyan.environments.test_observation import SEEN
 
 RECEIPT = Receipt(SEEN, b"m" * 32, "2 * 3")
-ENDING = Ending(b"p" * 32, "ENVIRONMENT_DIVERGED", b"e" * 32)
+ENDING = Ending(b"p" * 32, "ENVIRONMENT_DIVERGED", "otherwise", b"e" * 32)
 
 
 class Actions:

@@ -28,7 +28,7 @@ POLICIES: dict[str, Any] = {
 
 
 def ending(call: Call) -> Ending:
-    return Ending(call.action, Reason.ENVIRONMENT_DIVERGED, b"proof")
+    return Ending(call.action, Reason.ENVIRONMENT_DIVERGED, "otherwise", b"proof")
 
 
 class Growth:

@@ -108,7 +108,7 @@ async def test_answers_that_come_during_a_step_go_on_together(
 async def test_an_action_that_gets_no_answer_ends_its_path_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ending = Ending(CALL.action, Reason.ENVIRONMENT_DIVERGED, b"proof")
+    ending = Ending(CALL.action, Reason.ENVIRONMENT_DIVERGED, "otherwise", b"proof")
     rig = Rig(ending)
     await rig.run(monkeypatch)
     assert rig.answered == [(CALL.action, "ends", ending)] and not rig.returned

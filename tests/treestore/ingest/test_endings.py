@@ -24,6 +24,8 @@ from tests.treestore.forge import World
 from tests.treestore.ingest.test_receipts import answer
 
 DIVERGED = Reason.ENVIRONMENT_DIVERGED
+CAUSE = "it was answered otherwise"
+SAID = f"{DIVERGED}: {CAUSE}"
 
 
 class Acting:
@@ -52,8 +54,9 @@ class Acting:
 
     def ending(self, place: Segment, reason: str = DIVERGED, run_id: str = "") -> Ending:
         key, run_id = self.world.settings.receipt_key, run_id or self.forge.run_id
-        mac = endings.mac(key, run_id, self.spec.tree_id, place.id, reason)
-        return Ending(place.id, reason, mac)
+        return Ending.said(
+            key, run_id, self.spec.tree_id, place=place.id, reason=reason, cause=CAUSE
+        )
 
     def leaf(self, segment: Segment, ending: Ending, end: int | None = None) -> Item:
         item = self.forge.leaf(segment, end, epoch=self.epoch)
@@ -83,7 +86,8 @@ def test_a_proven_ending_makes_one_leaf_unscorable_and_the_tree_goes_on(
     ending = acting.ending(getattr(acting, place), reason)
     acting.send(acting.leaf(acting.second, ending), acting.leaf(acting.second, ending))
     assert acting.scores() == {
-        (acting.second.id, scorer): (UNSCORABLE, reason) for scorer in ("number", "length")
+        (acting.second.id, scorer): (UNSCORABLE, f"{reason}: {CAUSE}")
+        for scorer in ("number", "length")
     }
     leaves, forge = (acting.second, acting.spoken), acting.forge
     acting.send(
@@ -105,19 +109,25 @@ def test_a_score_that_came_before_stands(acting: Acting) -> None:
     acting.send(acting.leaf(acting.second, acting.ending(acting.second)))
     assert acting.scores() == {
         (acting.second.id, "number"): (SCORED, ""),
-        (acting.second.id, "length"): (UNSCORABLE, DIVERGED),
+        (acting.second.id, "length"): (UNSCORABLE, SAID),
     }
 
 
 def false_endings(acting: Acting) -> list[Item]:
     true, second, spoken = acting.ending(acting.second), acting.second, acting.spoken
-    theirs = endings.mac(
-        receipts.key_of("theirs"), acting.forge.run_id, acting.spec.tree_id, second.id, DIVERGED
+    theirs = Ending.said(
+        receipts.key_of("theirs"),
+        acting.forge.run_id,
+        acting.spec.tree_id,
+        place=second.id,
+        reason=DIVERGED,
+        cause=CAUSE,
     )
     return [
         acting.leaf(second, replace(true, mac=b"x" * 32)),
-        acting.leaf(second, replace(true, mac=theirs)),
+        acting.leaf(second, theirs),
         acting.leaf(second, replace(true, reason=Reason.INFRASTRUCTURE)),
+        acting.leaf(second, replace(true, cause="it was the node's fault")),
         acting.leaf(second, acting.ending(second, "I_DISLIKE_IT")),
         acting.leaf(second, acting.ending(second, run_id="another-run")),
         acting.leaf(second, acting.ending(spoken)),  # a place on another path

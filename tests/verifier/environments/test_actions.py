@@ -18,6 +18,7 @@ from banyan.programs.run import Outcome
 from banyan.programs.session import SessionResult, Task
 from services.verifier.environments import actions as module
 from services.verifier.environments.actions import Actions
+from services.verifier.environments.asked import Caller
 from services.verifier.environments.states import States
 from tests.verifier.environments.acting import KEY, RUN, TREE, Adder, Store, acted, ended
 
@@ -196,8 +197,13 @@ async def test_an_environment_that_raises_ends_the_path_alone(
     store = Store()
     actions = Actions(store, KEY)
     ending = await ended(actions, store.add(b"a" * 32), "no number")
-    assert (ending.reason, ending.place) == ("INFRASTRUCTURE", b"a" * 32)
-    assert "environment adder: raised ValueError: invalid literal" in caplog.text
+    assert (ending.reason, ending.place) == ("ENVIRONMENT_FAULT", b"a" * 32)
+    assert ending.cause.startswith("environment adder: raised ValueError: invalid literal")
+    assert ending.cause in caplog.text
+    joined = Caller(RUN, "n-1")
+    told = await actions.act(TREE, 1, b"a" * 32, call="no number", deadline_s=1.0, caller=joined)
+    assert isinstance(told, Ending) and told.proves(KEY, RUN, TREE)
+    assert (told.reason, told.cause) == ("ENVIRONMENT_FAULT", ""), "what it quotes stays with us"
     assert (await acted(actions, store, store.add(b"b" * 32), "1"))[1] == "sum 6"
 
 

@@ -38,7 +38,9 @@ def test_the_third_attempt_of_an_action_is_its_last() -> None:
     ("error", "reason"),
     [
         (Refused("other", Reason.ENVIRONMENT_DIVERGED), Reason.ENVIRONMENT_DIVERGED),
-        (KeyError("field"), Reason.INFRASTRUCTURE),
+        (KeyError("field"), Reason.ENVIRONMENT_FAULT),
+        (InvalidInput("reset raised"), Reason.ENVIRONMENT_FAULT),
+        (Refused("by the operator"), Reason.INFRASTRUCTURE),
     ],
 )
 def test_what_an_environment_raises_says_whose_fault_it_is(error: Exception, reason: str) -> None:

@@ -48,7 +48,7 @@ async def test_the_stores_text_is_the_action_whatever_the_node_says(adder: Adder
 async def test_an_action_of_special_tokens_alone_is_empty(adder: Adder) -> None:
     store = Saying(fields={"call": ""})
     ending = await ended(Actions(store, KEY), store.add(b"a" * 32), "100")
-    assert ending.reason == "INFRASTRUCTURE" and adder.steps == [""]
+    assert ending.reason == "ENVIRONMENT_FAULT" and adder.steps == [""]
 
 
 async def test_an_episode_begins_with_the_seed_of_its_tree(

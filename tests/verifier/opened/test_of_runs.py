@@ -206,7 +206,7 @@ async def test_what_a_class_breaks_later_leaves_its_place(opened: Opened) -> Non
         key = await client.open(run_id=store.forge.run_id)
         with pytest.raises(Refused, match=r"step\(action\) must return") as refused:
             await client.step(key, "a.")
-        assert refused.value.reason == "INFRASTRUCTURE"
+        assert refused.value.reason == "ENVIRONMENT_FAULT"
         assert client.table.get(key).turns == 8 and not client.table.get(key).done
 
 
