@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from banyan import registry
 from banyan.cli import recipes
-from banyan.cli.render.console import out
+from banyan.cli.render.console import err, out
 from banyan.cli.train import scorer_checks, search_path
 from banyan.cli.train.file_locations import located
 from banyan.cli.train.score import chosen_row
@@ -42,13 +44,7 @@ def tools(
         with search_path.searched(recipes.folders(file)):
             asyncio.run(_answer(loaded, part, chosen_row(loaded, row)[1], calls))
         return
-    about = ""
-    if part.hosting is not None:
-        from services.verifier.preview.probe import probe_environment
-
-        first = scorer_checks.first_row(loaded.task) or {}
-        with search_path.searched(recipes.folders(file)):
-            about = asyncio.run(probe_environment(part.name, part.settings, part.hosting, first))
+    about = _about(loaded, part, recipes.folders(file))
     if not about:
         raise InvalidInput(
             f"environment {part.name} has no text about itself (a class of your own gives one with"
@@ -57,10 +53,26 @@ def tools(
     out.print(about, markup=False, soft_wrap=True)
 
 
+def _about(recipe: Recipe, part: Environment, folders: Sequence[Path]) -> str:
+    """Return what an environment says about itself; of a class, on the first row."""
+    if part.hosting is None:
+        return str(registry.environment(part.name, part.settings).about())
+    from services.verifier.preview import environment_trial
+
+    first = scorer_checks.first_row(recipe.task) or {}
+    with search_path.searched(folders):
+        trial = asyncio.run(environment_trial.tried(part.name, part.settings, part.hosting, first))
+    return trial.about
+
+
 async def _answer(
     recipe: Recipe, part: Environment, row: Mapping[str, Any], calls: Sequence[str]
 ) -> None:
     from services.verifier.preview import trial_steps
 
+    answered = 0
     async for answer in trial_steps.answers(part, row, recipe.seed, calls):
         out.print(trial_steps.shown(part, answer), markup=False, soft_wrap=True)
+        answered += 1
+    if left := len(calls) - answered:
+        err.print(f"the episode was over before the last {left} of {len(calls)} calls")

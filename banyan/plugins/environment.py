@@ -58,6 +58,10 @@ class _Resettable(Protocol):
     version: str
     end: str
 
+    def about(self) -> str:
+        """Return the text that tells a model how to act."""
+        ...
+
     def reset(self, row: Row, seed: int) -> bytes:
         """Return the state before the first action. Raises ValueError for an unusable row."""
         ...

@@ -57,6 +57,13 @@ class Calculator:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"{name} must be a text, got {getattr(self, name)!r}")
 
+    def about(self) -> str:
+        """Return the text that tells a model of the calculator."""
+        return (
+            "You may use a calculator: it answers an expression with numbers, + - * / // % ** and"
+            f" parentheses. A call is {self.begin}12 * (3 + 4.5){self.end}"
+        )
+
     def reset(self, row: Row, seed: int) -> bytes:
         """Return the only state."""
         return b""

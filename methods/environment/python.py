@@ -50,6 +50,14 @@ class Python:
         if not 0.01 <= self.seconds <= _MOST_SECONDS:
             raise ValueError(f"seconds must lie in 0.01..{_MOST_SECONDS}, got {self.seconds}")
 
+    def about(self) -> str:
+        """Return the text that tells a model of the session."""
+        return (
+            "You may run Python: what the code prints is the answer, and its variables stay for"
+            " your next call. There are no files, no network and no packages. A call is"
+            f" {self.begin}print(2 ** 10){self.end}"
+        )
+
     def reset(self, row: Row, seed: int) -> bytes:
         """Return the state of a session without variables: the seed of its random numbers."""
         return _SEED.pack(seed % (1 << 64))

@@ -56,6 +56,13 @@ class Search:
             raise ValueError(f"{self.corpus} holds no texts")
         self._index = index
 
+    def about(self) -> str:
+        """Return the text that tells a model of the search."""
+        return (
+            "You may search texts: the answer is the passages that share most words with your"
+            f" question. A call is {self.begin}who wrote it{self.end}"
+        )
+
     def reset(self, row: Row, seed: int = 0) -> None:
         """Begin; all episodes search the same texts."""
 

@@ -82,19 +82,34 @@ class Sql:
         self._at = self._file(row)
         _check(self._at)
 
+    def about(self) -> str:
+        """Return the text that tells a model of the database and, of a single one, its tables."""
+        lines = [
+            "You may read a SQLite database: the answer is the rows that one statement selects."
+            f" A call is {self.begin}SELECT name FROM sqlite_schema{self.end}"
+        ]
+        if not self.row_field:
+            asked = "select sql from sqlite_schema where type in ('table', 'view') order by name"
+            with self._opened() as database:
+                tables = [str(text) for (text,) in database.execute(asked) if text]
+            lines += ["Its tables:", *tables]
+        return "\n".join(lines)
+
     def step(self, action: str) -> tuple[str, float, bool]:
         """Answer a statement. Raises ValueError or sqlite3.Error for one that is wrong."""
         statement = Marks(self.begin, self.end).call(action)
         if len(statement) > _LONGEST:
             raise ValueError(f"a statement has at most {_LONGEST} characters")
-        with closing(
-            sqlite3.connect(f"file:{quote(str(self._at))}?mode=ro&immutable=1", uri=True)
-        ) as database:
+        with self._opened() as database:
             database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
             sql_fixed.fix(database)
             database.set_authorizer(_allowed)
             return self._answer(database, statement), 0.0, False
+
+    def _opened(self) -> closing[sqlite3.Connection]:
+        name = f"file:{quote(str(self._at))}?mode=ro&immutable=1"
+        return closing(sqlite3.connect(name, uri=True))
 
     def _answer(self, database: sqlite3.Connection, statement: str) -> str:
         looks = iter(range(self.steps // _STEPS_A_LOOK))

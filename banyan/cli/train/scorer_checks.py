@@ -1,20 +1,23 @@
 """Trial of a user's scorers before a run is begun, so that errors in them show at once."""
 
 import asyncio
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from banyan.cli.render.console import err
 from banyan.cli.train import search_path
-from banyan.recipe import Filter, Recipe, Task
+from banyan.environments.hosting import Hosting
+from banyan.recipe import Environment, Filter, Recipe, Task
 
 
 def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> None:
     """Load each `module:function` or class in a child process that finds modules in `folders`.
 
     called: call it once, too, on a sample completion of the first row; Banyan's own scorers on
-        rows of a file likewise.
+        rows of a file likewise. An environment's answer to an empty action is said.
 
     Raises InvalidInput, also if this machine cannot confine a scorer and the recipe forbids that,
     or its verifier will not give what a scorer asks for.
@@ -31,15 +34,14 @@ def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> N
     rows_are_yours = called and recipe.task.name == "file"
     if not own and not hosting and not rows_are_yours:
         return
-    from services.verifier.preview.probe import check_own, probe, probe_environment
+    from services.verifier.preview.probe import check_own, probe
 
     row = first_row(recipe.task) if called or hosting or recipe.task.name == "file" else None
     if rows_are_yours and row is not None:
         check_own(scorers, row)
     with search_path.searched(folders):  # the child inherits the path
         if recipe.environment is not None and hosting is not None:
-            part = recipe.environment
-            asyncio.run(probe_environment(part.name, part.settings, hosting, row or {}))
+            _try_environment(recipe.environment, hosting, row or {}, called=called)
         for scorer in own:
             asyncio.run(
                 probe(
@@ -53,6 +55,19 @@ def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> N
                     network=scorer.network,
                 )
             )
+
+
+def _try_environment(
+    part: Environment, hosting: Hosting, row: Mapping[str, Any], *, called: bool
+) -> None:
+    from services.verifier.preview import environment_trial
+
+    trial = asyncio.run(environment_trial.tried(part.name, part.settings, hosting, row))
+    if called:
+        said = textwrap.shorten(trial.answer.text, 200) or "nothing"
+        err.print(
+            f"environment {part.name} answers an empty action: {said}", markup=False, soft_wrap=True
+        )
 
 
 def _check_allowed(recipe: Recipe, scorers: Sequence[Filter]) -> None:

@@ -1,26 +1,20 @@
 """Checks before a run begins: load a user's scorer in a child process, and call it if wanted."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from banyan import registry
-from banyan.environments.hosting import HostedTask, Hosting
-from banyan.environments.observation import ToolOutcome
-from banyan.errors import InvalidInput, TemporaryError
+from banyan.errors import InvalidInput
 from banyan.plugins import Row, Scored, Unscorable
 from banyan.plugins.ask import ASKERS
 from banyan.plugins.filter import EARNINGS, EXAMINERS, UNCONFINED, UNCONFINED_GROUPS
 from banyan.recipe import Filter
 from services.chassis.process import settings as settings_reader
-from services.verifier.environments.hosts import Hosts
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.preview.own_scorers import check_row, no_score
 from services.verifier.sandbox import ends
 from services.verifier.sandbox.allowed import grants
 from services.verifier.sandbox.confinement import trial
 from services.verifier.sandbox.outcomes import outcomes
-from services.verifier.sandbox.pool import Pool
 from services.verifier.sandbox.worker import ChildDied, NotStarted, ScorerSpec, Worker
 from services.verifier.settings import Settings
 
@@ -126,33 +120,3 @@ async def _call(worker: Worker, spec: ScorerSpec, row: Row, deadline_s: float) -
         result = outcomes(answer, len(_SAMPLES) if spec.group else 1, spec.name)[0]
     if isinstance(result, Unscorable):
         raise InvalidInput(no_score(spec.name, _SAMPLES[0], row, result))
-
-
-async def probe_environment(
-    name: str, settings: Mapping[str, Any], hosting: Hosting, row: Mapping[str, Any]
-) -> str:
-    """Begin an episode of an environment in a child, and return what it says about itself.
-
-    An empty action is tried, too. Raise InvalidInput if the episode does not begin, or the step
-    breaks the form of a class; what a step raises or how it ends is left to the action.
-    """
-    environment = registry.environment(name, settings, hosting)
-    _ = environment.version  # its file must be found here, too
-    task = HostedTask(name, settings, environment.hosting, row, seed=0)
-    pool = Pool(settings_reader.read(Settings).limits, width=1)
-    try:
-        hosts = Hosts(pool)
-        result = await hosts.do(task)
-        if result.outcome is ToolOutcome.OK:
-            await hosts.do(dataclasses.replace(task, action=""))
-    except TemporaryError as error:
-        raise InvalidInput(f"environment {name!r} cannot begin an episode: {error}") from None
-    finally:
-        await pool.close()
-    if result.outcome is not ToolOutcome.OK:
-        raise InvalidInput(
-            f"environment {name!r} cannot begin an episode: {result.outcome.name} within"
-            f" {hosting.seconds:g} s and {hosting.memory_mb} MB; environment.seconds and"
-            " environment.memory_mb allow more"
-        )
-    return result.text

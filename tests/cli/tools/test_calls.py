@@ -1,5 +1,7 @@
 """`banyan tools --call`: answers to calls of one's own, without a model."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,14 @@ class Door:
 class Clock(Door):
     def step(self, action):
         return str(time.time_ns()), 0.0, False
+
+class Stuck(Door):
+    def step(self, action):
+        time.sleep(60)
+
+class Broken(Door):
+    def step(self, action):
+        return acton
 """
 DOOR = {"name": "doors:Door", "end": "?"}
 CALL = '<tool_call>{"name": "order", "arguments": {"item": "tea"}}</tool_call>'
@@ -96,3 +106,55 @@ def test_a_call_without_an_answer_is_named(
 
 def test_a_row_that_is_not_there_is_refused(tmp_path: Path) -> None:
     refused(banyan("tools", recipe(tmp_path, DOOR), "--row", "2", "--call", "go"), "2 rows, 0 to 1")
+
+
+def test_calls_behind_the_end_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    result = banyan("tools", recipe(tmp_path, DOOR), *calls("go", "go", "go", "go", "go"))
+    assert result.stdout.splitlines()[-1] == "    (reward 1, the episode is over)"
+    assert "the episode was over before the last 2 of 5 calls" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"name": "calculator", "settings": {"begin": "=", "end": "?"}}, "=12 * (3 + 4.5)?"),
+        ({"name": "python"}, "<python>print(2 ** 10)</python>"),
+        ({"name": "search", "settings": {"corpus": "texts.jsonl"}}, "<search>who wrote"),
+        (
+            {"name": "sql", "settings": {"database": "shop.db"}},
+            "</sql>\nIts tables:\nCREATE TABLE item (name TEXT)\n",
+        ),
+    ],
+)
+def test_environments_of_ours_tell_a_model_of_themselves(
+    tmp_path: Path, environment: dict[str, object], words: str
+) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a tree"}\n')
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE item (name TEXT)")
+        shop.commit()
+    result = banyan("tools", recipe(tmp_path, environment))
+    assert words in result.stdout, result.stdout + result.stderr
+
+
+def test_a_class_without_a_text_is_told_how_to_give_one(tmp_path: Path) -> None:
+    refused(banyan("tools", recipe(tmp_path, DOOR)), "has no text about itself", "about()")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Clock", "answered action 1 of a path otherwise when it was repeated"),
+        ("Stuck", "gives an empty action no answer"),
+    ],
+)
+def test_a_dry_run_takes_two_steps(tmp_path: Path, kind: str, words: str) -> None:
+    environment = {"name": f"doors:{kind}", "end": "?", "seconds": 1.0}
+    refused(banyan("train", recipe(tmp_path, environment), "--dry-run"), words)
+
+
+def test_a_dry_run_says_what_an_empty_action_is_answered(tmp_path: Path) -> None:
+    environment = {"name": "doors:Broken", "end": "?"}
+    result = banyan("train", recipe(tmp_path, environment), "--dry-run")
+    said = "environment doors:Broken answers an empty action: error: NameError: name 'acton'"
+    assert said in result.stderr, result.stderr

@@ -18,7 +18,7 @@ from banyan.environments.hosting import Hosting
 from banyan.environments.observation import Effect, ToolOutcome
 from banyan.errors import InvalidInput, Refused, TemporaryError
 from services.verifier.environments.hosts import Hosts
-from services.verifier.preview import probe
+from services.verifier.preview import environment_trial
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from tests.verifier.hosted.test_external import KEY, step
@@ -240,14 +240,15 @@ async def test_nothing_of_a_server_is_left(hosts: Hosts) -> None:
 
 async def test_servers_describe_their_tools() -> None:
     hosting = replace(HOSTING, external=("order",))
-    about = await probe.probe_environment("tools", settings(), hosting, {})
+    trial = await environment_trial.tried("tools", settings(), hosting, {})
+    about = trial.about
     _, price, put, order, last = about.splitlines()
     described = json.loads(price)["function"]
     assert described["name"] == "price" and described["description"] == "Price of an item."
     assert described["parameters"]["required"] == ["item"] and '"put"' in put and '"order"' in order
     assert last.startswith("A call is <tool_call>")
     with pytest.raises(InvalidInput, match=r"^environment tools: servers\.0\.schemas is"):
-        await probe.probe_environment("tools", settings("changes"), hosting, {})
+        await environment_trial.tried("tools", settings("changes"), hosting, {})
 
 
 WRONG: dict[str, Any] = {

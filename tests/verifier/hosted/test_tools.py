@@ -17,7 +17,7 @@ from banyan.environments.observation import Effect, ToolOutcome
 from banyan.environments.tools import effect_of, tool
 from banyan.errors import InvalidInput
 from services.verifier.environments.hosts import Hosts
-from services.verifier.preview import probe
+from services.verifier.preview import environment_trial
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from tests.verifier.hosted.test_hosts import step
@@ -154,7 +154,8 @@ async def test_tools_may_read_their_folder_and_not_the_rows(
 
 
 async def test_a_tool_is_called_as_the_recipe_names_it() -> None:
-    about = await probe.probe_environment("tools", {"functions": ["shop:cost"]}, HOSTING, {})
+    trial = await environment_trial.tried("tools", {"functions": ["shop:cost"]}, HOSTING, {})
+    about = trial.about
     assert '"name": "cost"' in about and '"name": "price"' not in about
 
 
@@ -170,12 +171,13 @@ async def test_a_trial_takes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     hosting = Hosting(end="<go>", seconds=5.0)
     with pytest.raises(InvalidInput, match=r"must return .*, got 'only a text'"):
-        await probe.probe_environment("corridors:Bad", {"where": "step"}, hosting, {})
+        await environment_trial.tried("corridors:Bad", {"where": "step"}, hosting, {})
 
 
 async def test_tools_describe_themselves(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"functions": ["shop:price"]}
-    about = await probe.probe_environment("tools", settings, HOSTING, {})
+    trial = await environment_trial.tried("tools", settings, HOSTING, {})
+    about = trial.about
     head, schema, last = about.splitlines()
     assert head == "You may call these tools:" and last.startswith("A call is <tool_call>")
     assert json.loads(schema)["function"] == {

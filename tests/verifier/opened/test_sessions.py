@@ -33,7 +33,7 @@ def said(code: str) -> str:
 async def test_branches_do_not_see_each_others_variables(client: Client) -> None:
     begun = await client.begun("python")
     trunk = begun.environment_id
-    assert begun.end == "</python>" and begun.about.startswith("python: a session of Python")
+    assert begun.end == "</python>" and begun.about.startswith("You may run Python")
     assert (await client.step(trunk, said("x = [1]\nprint(x)"))).observation == "[1]"
     branches = [await client.fork(trunk) for _ in range(3)]
     texts = await asyncio.gather(

@@ -4,7 +4,6 @@ A client names no files of this machine. So an environment that reads some, or r
 user's, comes from a run alone, whose recipe the owner has allowed.
 """
 
-import inspect
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -100,8 +99,7 @@ class Opening:
     async def _about(self, environment: Any, row: dict[str, Any], seed: int) -> str:
         """Return what an environment says of itself; of a class, begin its episode for that."""
         if not isinstance(environment, Hosted):
-            module = inspect.getmodule(type(environment))
-            return (module and inspect.getdoc(module)) or ""
+            return str(environment.about())
         task = HostedTask(environment.name, environment.settings, environment.hosting, row, seed)
         result = await self._runner.do(environment.name, task)
         assert isinstance(result, HostedResult)  # as the task is of a class
