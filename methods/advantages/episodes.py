@@ -23,6 +23,7 @@ import numpy as np
 from banyan.credit import stats
 from banyan.credit.group_arrays import GroupArrays
 from banyan.credit.stats import Bools, Floats, Ints
+from banyan.segment import Kind
 
 _REMEDY = (
     "name the state before each action in the segment's attribute `state`, or on no segment at all"
@@ -60,7 +61,8 @@ def episodes(arrays: GroupArrays, gamma: float, alike: float = 1.0) -> Episodes:
     rest_L = _without(arrays.rewards_L, arrays.along(earned_S))
     reward_R = np.where(last_R, rest_L[leaf_R], reward_R) + earned_S[step_R]
     score_L = np.asarray(np.bincount(leaf_R, reward_R, len(arrays.rewards_L)), np.float64)
-    return_R = _returns(arrays, leaf_R, acted_R, reward_R, gamma)
+    answers_R = _answers(arrays)[step_R]
+    return_R = _returns(arrays, leaf_R, acted_R, answers_R, reward_R, gamma)
     state_R = _states(arrays, alike)[step_R]
     kept = np.flatnonzero(acted_R)
     return Episodes(
@@ -90,19 +92,37 @@ def _without(reward_L: Floats, earned_L: Floats) -> Floats:
     return np.where(np.abs(rest_L) <= 1e-12 * np.abs(earned_L), 0.0, rest_L)
 
 
+def _answers(arrays: GroupArrays) -> Bools:
+    """Return whether a step is the answer to the action of the one before.
+
+    It stands alone where its action has a reward of its own.
+    """
+    return np.array([step.nodes[0].segment.kind is Kind.TOOL for step in arrays.steps], bool)
+
+
 def _returns(
-    arrays: GroupArrays, leaf_R: Ints, acted_R: Bools, reward_R: Floats, gamma: float
+    arrays: GroupArrays,
+    leaf_R: Ints,
+    acted_R: Bools,
+    answers_R: Bools,
+    reward_R: Floats,
+    gamma: float,
 ) -> Floats:
-    """Return R_t = r_t + γ · R_{t+1} along each path. A step without an action takes no time."""
+    """Return R_t = r_t + γ · R_{t+1} along each path.
+
+    A step without an action takes no time, and an answer is in the time of its action.
+    """
     at_L_D = np.full_like(arrays.path_L_D, -1)
     rank_R = arrays.rank_S[arrays.rows[1]]
     at_L_D[leaf_R, rank_R] = np.arange(len(leaf_R))
     return_R, later_L = np.zeros(len(leaf_R)), np.zeros(len(at_L_D))
+    answered_L = np.zeros(len(at_L_D), bool)  # whether the step behind is an answer
     for row_L in at_L_D.T[::-1]:
         here = np.flatnonzero(row_L >= 0)
         row = row_L[here]
-        return_R[row] = reward_R[row] + np.where(acted_R[row], gamma, 1.0) * later_L[here]
-        later_L[here] = return_R[row]
+        timed = (acted_R[row] | answers_R[row]) & ~answered_L[here]
+        return_R[row] = reward_R[row] + np.where(timed, gamma, 1.0) * later_L[here]
+        later_L[here], answered_L[here] = return_R[row], answers_R[row]
     return return_R
 
 

@@ -26,6 +26,7 @@ class Row:
     """A step of a path.
 
     acts: whether the policy says something in it; else it takes no time and has no advantage
+    answers: whether it begins with the answer to the action before, in whose time it is
     back: its return
     total: reward of its path
     """
@@ -37,6 +38,7 @@ class Row:
     total: Fraction = Fraction(0)
     advantage: float = 0.0
     acts: bool = False
+    answers: bool = False
 
 
 def rows_of(
@@ -87,6 +89,8 @@ def _rows(
             rows.append(Row([], ("answered", state)))
         elif before in parting or before in own:
             rows.append(Row([], before))
+        if not rows[-1].tokens:
+            rows[-1].answers = piece.kind == TOOL
         rows[-1].tokens.append(token)
         rows[-1].acts |= piece.kind == POLICY
         if piece.kind == TOOL and at == 0:
@@ -97,10 +101,11 @@ def _rows(
     total = parts[0] * earned + parts[1] * Fraction(leaf.other)
     total += sum((own.get((id(piece), at), Fraction(0)) for piece, at in leaf.tokens), Fraction(0))
     rows[-1].earned += total - sum(row.earned for row in rows)
-    back = Fraction(0)
+    back, answered = Fraction(0), False
     for row in reversed(rows):
-        back = row.earned + (Fraction(gamma) if row.acts else 1) * back
-        row.back, row.total = back, total
+        takes_time = (row.acts or row.answers) and not answered
+        back = row.earned + (Fraction(gamma) if takes_time else 1) * back
+        row.back, row.total, answered = back, total, row.answers
     return [row for row in rows if row.acts]
 
 

@@ -1,5 +1,6 @@
 """Estimators that compare states, against hand-computed numbers of their papers' formulas."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from banyan.credit import stats
 from banyan.credit.group_arrays import group_arrays
 from banyan.credit.steps import steps_of
 from banyan.errors import InvalidInput
+from banyan.segment import Finish
 from methods.advantages import episodes
 from methods.advantages.gigpo import GiGpo
 from methods.advantages.grpo import Grpo
@@ -217,3 +219,15 @@ def test_what_an_environment_said_in_parts_is_one_text_in_their_order() -> None:
     steps, _ = steps_of(planted([chain(Twig(), *said, leaf(1))]).view)
     wanted = np.array([5, 5, 5, 1], np.int32).tobytes()
     assert [step.observed for step in steps if step.observed] == [wanted]
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(False, [1 + 2 + 0.5 * 4, 4]), (True, [1 + 2 + 3])])
+def test_an_answer_is_in_the_time_of_an_action_with_a_reward_of_its_own(
+    ends: bool, expected: list[float]
+) -> None:
+    call = Twig(inner=1.0, finish=Finish.TOOL_CALL)
+    answer = leaf(2.0 + 3.0, kind="tool") if ends else Twig(kind="tool")
+    made = planted([chain(call, answer, *([] if ends else [leaf(2.0 + 4.0)]))])
+    made.view.facts = replace(made.view.facts, earned={made.segments[2].id: 2.0})
+    rows = episodes.episodes(group_arrays(group(made.view), rewarded=True), 0.5)
+    np.testing.assert_allclose(rows.return_R, expected)
