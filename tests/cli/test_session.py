@@ -160,6 +160,7 @@ def test_an_interrupt_before_the_run_is_begun_stops_at_once_and_begins_none(
     assert process.returncode == module.INTERRUPTED, output
     assert (
         "stopped before a run was begun" in output
+        and f"starting the services, whose logs are in {tmp_path / 's' / 'logs'}" in output
         and "Traceback" not in output
         and "run x-" not in output
     )

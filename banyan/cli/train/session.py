@@ -84,6 +84,8 @@ class Session:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Supervisor | None:
         """Return the running system; None if it was interrupted before."""
+        logs = self._state / "logs"
+        err.print(f"starting the services, whose logs are in {logs}", markup=False, soft_wrap=True)
         system = embedded(self._state, join_listen=self._listen, extra=self._extra)
         starting = asyncio.create_task(stack.enter_async_context(system))
         interrupted = asyncio.create_task(self._interrupted.wait())
