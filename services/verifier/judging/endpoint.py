@@ -5,6 +5,7 @@ Nothing of a question or a reply is ever part of an error or of the log.
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -17,9 +18,11 @@ from services.verifier.judging import http
 from services.verifier.judging.spending import Spending
 from services.verifier.sandbox.fair_slots import FairSlots
 
+log = logging.getLogger(__name__)
 _AWAY = {408, 409, 425, 429}  # and all from 500 on
 _FIRST_S, _LONGEST_S = 0.25, 8.0
 _LONGEST_ASKED_S = 60  # that a Retry-After is followed
+_NO_WORD = "it did not answer"
 
 
 class Away(TemporaryError):
@@ -39,7 +42,7 @@ class Endpoint:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self.name = f"{asker.name} at {urlsplit(asker.base_url).netloc}"
-        self.trouble = "it did not answer"
+        self.trouble = _NO_WORD
 
     async def reply(self, question: Question, spending: Spending) -> str:
         """Return the reply's text; try again as long as the caller waits.
@@ -54,6 +57,9 @@ class Endpoint:
                     spending.begin(self._asker)
                     return self._text(await self._post(body), spending)
             except Away as error:
+                if self.trouble == _NO_WORD:
+                    seconds = f"{self._asker.seconds:g} s"
+                    log.warning("%s: %s; it is asked again, for %s", self.name, error, seconds)
                 self.trouble = str(error)
                 await asyncio.sleep(max(error.delay_s, random.uniform(wait_s / 2, wait_s)))
                 wait_s = min(2 * wait_s, _LONGEST_S)

@@ -79,8 +79,8 @@ async def test_silence_is_0_and_asks_nobody(scoring: Scoring, served: Endpoint) 
     assert not served.asked
 
 
-async def test_an_endpoint_that_is_away_for_a_while_costs_time_alone(
-    scoring: Scoring, served: Endpoint
+async def test_an_endpoint_that_is_away_for_a_while_costs_time_alone_and_is_said_once(
+    scoring: Scoring, served: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults: list[Reply] = [(503, {}, b""), (429, {"Retry-After": "0"}, b""), (200, {}, b"<html>")]
     served.answer = lambda n, body: faults[n] if n < 3 else said("Score: 10")
@@ -88,6 +88,8 @@ async def test_an_endpoint_that_is_away_for_a_while_costs_time_alone(
         1.0, {"score": 10.0, "votes": 1.0, "spread": 0.0}
     )
     assert len(served.asked) == 4
+    (warning,) = [record.message for record in caplog.records if "asked again" in record.message]
+    assert "503 Service Unavailable; it is asked again, for 20 s" in warning
 
 
 async def test_what_stays_away_leaves_no_score(scoring: Scoring, served: Endpoint) -> None:
