@@ -1,6 +1,7 @@
 """The signature of a tool: its JSON schema, and the check of a call's arguments."""
 
 import inspect
+import json
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -74,7 +75,7 @@ class Signature:
     def checked(self, arguments: Any) -> dict[str, Any]:
         """Return the arguments of a call. Raises ValueError that names the first wrong one."""
         if not isinstance(arguments, dict):
-            raise ValueError(f"arguments must be an object, got {arguments!r:.60}")
+            raise ValueError(f"arguments must be an object, got {json.dumps(arguments):.60}")
         for key in arguments:
             if key not in self.types:
                 known = ", ".join(self.types) or "none"
@@ -83,8 +84,8 @@ class Signature:
             if key not in arguments and key not in self.defaults:
                 raise ValueError(f"{self.name} needs the argument {key!r}")
             if key in arguments and not _fits(arguments[key], kind):
-                wanted = _schema(kind, key)
-                raise ValueError(f"argument {key!r} must be {wanted}, got {arguments[key]!r:.60}")
+                wanted, got = json.dumps(_schema(kind, key)), json.dumps(arguments[key])
+                raise ValueError(f"argument {key!r} must be {wanted}, got {got:.60}")
         return arguments
 
 

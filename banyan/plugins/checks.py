@@ -1,7 +1,7 @@
 """Checks of plugin settings. The registry adds the plugin's name to a ValueError."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _KINDS = {int: "a whole number", bool: "true or false", str: "a name"}
@@ -45,3 +45,8 @@ def _finite(name: str, value: Any) -> None:
     # The comparison is exact for integers too large for a float, such as 10**400.
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def field_shown(row: Mapping[str, Any], name: str) -> str:
+    """Return the beginning of a field's text for a message; "missing" if the row lacks it."""
+    return shown(row[name]) if name in row else "missing"

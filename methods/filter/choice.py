@@ -71,7 +71,8 @@ class Choice:
         options = _options(given)
         if not options:
             return Unscorable(
-                f"EXCEPTION: field {self.options!r} of the row is {checks.shown(given)}; give a "
+                f"EXCEPTION: field {self.options!r} of the row is "
+                f"{checks.field_shown(row, self.options)}; give a "
                 "list of 1 to 26 texts or a mapping of letters to texts, or set options: '' for "
                 "letters alone"
             )
@@ -79,8 +80,8 @@ class Choice:
         if right is None:
             return Unscorable(
                 f"EXCEPTION: field {self.answer!r} of the row is "
-                f"{checks.shown(row.get(self.answer))}; give the letter, the text or, for a list, "
-                f"the index of one of its {len(options)} options"
+                f"{checks.field_shown(row, self.answer)}; give the letter, the text or, for a "
+                f"list, the index of one of its {len(options)} options"
             )
         return Scored(float(claims(completion, options) == {right}))
 

@@ -76,7 +76,7 @@ class Mathematics:
         if not text.strip() or _WORDS.fullmatch(text) or not right:
             return Unscorable(
                 f"EXCEPTION: field {self.answer!r} of the row is "
-                f"{checks.shown(row.get(self.answer))}, not a mathematical expression"
+                f"{checks.field_shown(row, self.answer)}, not a mathematical expression"
             )
         given = self._given(completion)
         same = bool(given) and self._same(right[-1], given)

@@ -41,7 +41,7 @@ class Number:
         if right is None:
             return Unscorable(
                 f"EXCEPTION: field {self.answer!r} of the row is "
-                f"{checks.shown(row.get(self.answer))}, not a number"
+                f"{checks.field_shown(row, self.answer)}, not a number"
             )
         answer = given(completion, self.take)
         return Scored(

@@ -115,3 +115,10 @@ def test_a_scorer_is_told_what_not_to_read_and_whether_it_may_be_unconfined():
         json.dumps({"name": "r", "model": "m", "task": {"name": "arithmetic"}})
     ).values()
     assert (plain.withheld, plain.unconfined) == ((), False)
+
+
+@pytest.mark.parametrize(("name", "field"), [("number", "answer"), ("choice", "options")])
+def test_a_field_that_the_row_lacks_is_called_missing(name: str, field: str) -> None:
+    outcome = registry.build("filter", name, {}).score("1", {"prompt": "?"})
+    assert isinstance(outcome, Unscorable)
+    assert f"field '{field}' of the row is missing" in outcome.reason

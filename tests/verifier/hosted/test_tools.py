@@ -65,12 +65,14 @@ CALLS = {
     call("price", item="tea", pieces=2, money="cent"): "500.0",
     call("price", item="salt"): "error: KeyError: 'salt'",
     call("price"): "error: ValueError: price needs the argument 'item'",
-    call("price", item=3): "error: ValueError: argument 'item' must be {'type': 'string'}, got 3",
+    call("price", item=3): (
+        'error: ValueError: argument \'item\' must be {"type": "string"}, got 3'
+    ),
     call("price", item="tea", pieces=True): (
-        "error: ValueError: argument 'pieces' must be {'type': 'integer'}, got True"
+        'error: ValueError: argument \'pieces\' must be {"type": "integer"}, got true'
     ),
     call("price", item="tea", money="yen"): (
-        "error: ValueError: argument 'money' must be {'enum': ['euro', 'cent']}, got 'yen'"
+        'error: ValueError: argument \'money\' must be {"enum": ["euro", "cent"]}, got "yen"'
     ),
     call("price", thing="tea"): (
         "error: ValueError: price has no argument 'thing'; it has item, pieces, money"
