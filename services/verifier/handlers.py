@@ -30,7 +30,6 @@ class LeafHandler:
 
     async def score(self, transcript: Transcript) -> None:
         """Score a leaf; return once the broker has acknowledged every score of it."""
-        await self._breath.take(1 + len(transcript.completion) // _CHARACTERS)
         try:
             specs = await self._store.scorers(transcript.run_id)
         except InvalidInput as error:
@@ -39,6 +38,8 @@ class LeafHandler:
                 *(self._publish(transcript, name, verdict) for name in transcript.scorers)
             )
             return
+        # Behind the read, for which all leaves of a new run wait together.
+        await self._breath.take(1 + len(transcript.completion) // _CHARACTERS)
         attempts = [self._score_with(transcript, name, specs) for name in transcript.scorers]
         if len(attempts) == 1:  # without a task of its own, which adds up over a batch of leaves
             await attempts[0]

@@ -3,8 +3,15 @@
 import asyncio
 import contextlib
 from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
 
+from banyan.plugins import Scored
+from banyan.v1 import treestore_service_pb2 as ts
 from services.verifier.breath import MOST, Breath
+from services.verifier.handlers import LeafHandler
+from services.verifier.sandbox.lane import Verdict
+from services.verifier.sandbox.worker import ScorerSpec
 
 
 async def test_pieces_of_work_that_begin_together_are_done_in_order_in_several_turns() -> None:
@@ -57,3 +64,34 @@ async def test_those_who_leave_take_no_turn_and_it_ends_when_nobody_waits() -> N
     await asyncio.sleep(0)
     assert not breath._is_turning
     await asyncio.wait_for(breath.take(), 5)
+
+
+async def test_leaves_that_waited_for_one_read_of_their_scorers_begin_in_several_turns() -> None:
+    read, order, count = asyncio.Event(), list[str](), 4 * MOST
+
+    async def scorers(_run: str) -> dict[str, ScorerSpec]:
+        await read.wait()
+        return {"number": ScorerSpec("number", {})}
+
+    async def score(*_: Any, **__: Any) -> Verdict:
+        order.append("score")
+        return Verdict("1", Scored(1.0))
+
+    async def publish(*_: Any) -> None:
+        pass
+
+    handler: Any = LeafHandler(
+        *(SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish)),
+        *(SimpleNamespace(score=score), "v"),  # type: ignore[arg-type]
+    )
+    leaf = ts.LeafTranscript(run_id="r", scorers=["number"], row_json="{}")
+    leaves = [asyncio.create_task(handler.score(leaf)) for _ in range(count)]
+    for _ in range(count):
+        await asyncio.sleep(0)  # all of them wait
+    read.set()
+    while order.count("score") < count:
+        order.append("turn")
+        await asyncio.sleep(0)
+    await asyncio.gather(*leaves)
+    runs = [len(list(run)) for name, run in groupby(order) if name == "score"]
+    assert max(runs) <= MOST and sum(runs) == count
