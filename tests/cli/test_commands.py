@@ -172,7 +172,7 @@ def test_a_reward_function_that_cannot_be_used_is_refused(
     [
         (
             {"name": "number", "settings": {"answer": "solution"}},
-            "field 'solution' of the row is None",
+            "field 'solution' of the row is missing",
         ),
         ({"name": "code"}, "the row's tests must be a list"),
         (

@@ -49,6 +49,7 @@ def hidden_modules(service: str) -> list[str]:
     return sorted(set(modules) - {"google"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_imports_with_only_its_own_extra(service: str) -> None:
     probe = PROBE.format(hidden=hidden_modules(service), service=service)

@@ -192,6 +192,7 @@ async def test_an_answer_that_a_scorer_cannot_read_is_wrong_not_unscorable(pool,
     assert outcome.value < 0.5
 
 
+@pytest.mark.slow
 async def test_a_row_of_something_else_is_unscorable(pool):
     outcome = (await pool.score(SPEC, "7", {"question": "3 + 4", "answer": 7})).outcome
     assert isinstance(outcome, Unscorable)

@@ -81,7 +81,8 @@ def processes(trap: Trap) -> Iterator[str]:
             threading.Thread(target=wait.wait, daemon=True).start()
             threads += 1
     wait.set()
-    if count > trap["most_processes"]:
+    # Others of the same user that end meanwhile make room for as many.
+    if count > 3 * trap["most_processes"]:
         yield f"{count} processes"
     if threads > 2 * trap["most_processes"]:
         yield f"{threads} threads"

@@ -241,6 +241,7 @@ async def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(
     assert all(torch.equal(straight.moments[n], both.moments[n]) for n in straight.moments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"lora": LORA}])
 async def test_two_ranks_measure_the_drift_that_one_does(
     pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
