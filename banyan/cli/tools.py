@@ -61,7 +61,9 @@ def _about(recipe: Recipe, part: Environment, folders: Sequence[Path]) -> str:
 
     first = scorer_checks.first_row(recipe.task) or {}
     with search_path.searched(folders):
-        trial = asyncio.run(environment_trial.tried(part.name, part.settings, part.hosting, first))
+        trial = asyncio.run(
+            environment_trial.tried(part.name, part.settings, part.hosting, first, 0)
+        )
     return trial.about
 
 

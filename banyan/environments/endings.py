@@ -49,7 +49,7 @@ class Ending:
 
         key: the verifiers' own (`receipts.key_of`)
         """
-        short = cut(encodable(cause), _MOST_CAUSE)
+        short = cut(" ".join(encodable(cause).split()), _MOST_CAUSE).replace("\n", " ")
         return cls(place, reason, short, _mac(key, run_id, tree_id, place, reason, short))
 
     def proves(self, key: bytes, run_id: str, tree_id: bytes) -> bool:

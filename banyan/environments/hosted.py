@@ -115,7 +115,7 @@ class Hosted:
         if not result.external:
             return self._checked(state, way, said, result)
         if result.external not in self.hosting.external:
-            raise Refused(
+            raise InvalidInput(
                 f"tool {result.external} changes something outside, and environment.external does"
                 f" not name it; it names {', '.join(self.hosting.external) or 'none'}"
             )

@@ -75,7 +75,7 @@ class Signature:
     def checked(self, arguments: Any) -> dict[str, Any]:
         """Return the arguments of a call. Raises ValueError that names the first wrong one."""
         if not isinstance(arguments, dict):
-            raise ValueError(f"arguments must be an object, got {json.dumps(arguments):.60}")
+            raise ValueError(f"arguments must be an object, got {_json(arguments):.60}")
         for key in arguments:
             if key not in self.types:
                 known = ", ".join(self.types) or "none"
@@ -84,9 +84,13 @@ class Signature:
             if key not in arguments and key not in self.defaults:
                 raise ValueError(f"{self.name} needs the argument {key!r}")
             if key in arguments and not _fits(arguments[key], kind):
-                wanted, got = json.dumps(_schema(kind, key)), json.dumps(arguments[key])
+                wanted, got = _json(_schema(kind, key)), _json(arguments[key])
                 raise ValueError(f"argument {key!r} must be {wanted}, got {got:.60}")
         return arguments
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _schema(kind: Any, where: str) -> dict[str, Any]:

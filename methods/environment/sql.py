@@ -18,6 +18,16 @@ from banyan.plugins import Row, checks
 from methods.environment import sql_fixed
 from methods.environment.calls import Marks
 
+_MOST_ABOUT = 32_768  # characters
+# Tables that a statement made; SQLite's own, and those behind a virtual one, are left out.
+_TABLES = """
+    select schema.sql from sqlite_schema schema join pragma_table_list list
+        on list.name = schema.name
+    where list.schema = 'main' and list.type in ('table', 'view', 'virtual')
+        and schema.type in ('table', 'view') and schema.name not like 'sqlite\\_%' escape '\\'
+        and schema.sql is not null
+    order by schema.name
+"""
 _READS = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -89,11 +99,11 @@ class Sql:
             f" A call is {self.begin}SELECT name FROM sqlite_schema{self.end}"
         ]
         if not self.row_field:
-            asked = "select sql from sqlite_schema where type in ('table', 'view') order by name"
             with self._opened() as database:
-                tables = [str(text) for (text,) in database.execute(asked) if text]
-            lines += ["Its tables:", *tables]
-        return "\n".join(lines)
+                database.text_factory = lambda text: text.decode(errors="replace")
+                tables = [text for (text,) in database.execute(_TABLES)]
+            lines += ["Its tables:", *tables] if tables else []
+        return "\n".join(lines)[:_MOST_ABOUT]
 
     def step(self, action: str) -> tuple[str, float, bool]:
         """Answer a statement. Raises ValueError or sqlite3.Error for one that is wrong."""
@@ -109,7 +119,9 @@ class Sql:
 
     def _opened(self) -> closing[sqlite3.Connection]:
         name = f"file:{quote(str(self._at))}?mode=ro&immutable=1"
-        return closing(sqlite3.connect(name, uri=True))
+        database = sqlite3.connect(name, uri=True)
+        database.execute("pragma temp_store = memory")  # a step may write no file to sort in
+        return closing(database)
 
     def _answer(self, database: sqlite3.Connection, statement: str) -> str:
         looks = iter(range(self.steps // _STEPS_A_LOOK))

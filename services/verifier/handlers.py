@@ -34,6 +34,7 @@ class LeafHandler:
             specs = await self._store.scorers(transcript.run_id)
         except InvalidInput as error:
             verdict = exception_verdict(error)
+            await self._breath.take()
             await asyncio.gather(
                 *(self._publish(transcript, name, verdict) for name in transcript.scorers)
             )

@@ -6,6 +6,9 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from banyan.errors import InvalidInput
 from banyan.plugins import Scored
 from banyan.v1 import treestore_service_pb2 as ts
 from services.verifier.breath import MOST, Breath
@@ -66,19 +69,23 @@ async def test_those_who_leave_take_no_turn_and_it_ends_when_nobody_waits() -> N
     await asyncio.wait_for(breath.take(), 5)
 
 
-async def test_leaves_that_waited_for_one_read_of_their_scorers_begin_in_several_turns() -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_leaves_that_waited_for_one_read_of_their_scorers_begin_in_several_turns(
+    is_refused: bool,
+) -> None:
     read, order, count = asyncio.Event(), list[str](), 4 * MOST
 
     async def scorers(_run: str) -> dict[str, ScorerSpec]:
         await read.wait()
+        if is_refused:
+            raise InvalidInput("no recipe")
         return {"number": ScorerSpec("number", {})}
 
     async def score(*_: Any, **__: Any) -> Verdict:
-        order.append("score")
         return Verdict("1", Scored(1.0))
 
     async def publish(*_: Any) -> None:
-        pass
+        order.append("scored")
 
     handler: Any = LeafHandler(
         *(SimpleNamespace(scorers=scorers), SimpleNamespace(publish=publish)),
@@ -89,9 +96,9 @@ async def test_leaves_that_waited_for_one_read_of_their_scorers_begin_in_several
     for _ in range(count):
         await asyncio.sleep(0)  # all of them wait
     read.set()
-    while order.count("score") < count:
+    while order.count("scored") < count:
         order.append("turn")
         await asyncio.sleep(0)
     await asyncio.gather(*leaves)
-    runs = [len(list(run)) for name, run in groupby(order) if name == "score"]
+    runs = [len(list(run)) for name, run in groupby(order) if name == "scored"]
     assert max(runs) <= MOST and sum(runs) == count

@@ -43,7 +43,7 @@ def later(tree: tree_pb2.Tree) -> dict[Leaf, list[str]]:
 def _value(score: tree_pb2.Score) -> str:
     if score.state == tree_pb2.SCORE_STATE_SCORED:
         return f"{score.value:g}"
-    return f"unscorable ({score.reason:.100})"
+    return f"unscorable ({score.reason:.500})"
 
 
 def _parts(parts: Mapping[str, float]) -> str:

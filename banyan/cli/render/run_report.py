@@ -92,7 +92,8 @@ def not_deterministic(deterministic: bool, stats: Mapping[str, int]) -> str:
         return ""
     return (
         f"this run is not deterministic: {missing} scores are missing since a time was over, the"
-        " system failed or an environment came out otherwise (`banyan lineage` shows the reasons)"
+        " system or an environment failed, or one came out otherwise (`banyan lineage` shows the"
+        " reasons)"
     )
 
 

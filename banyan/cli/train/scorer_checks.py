@@ -1,7 +1,6 @@
 """Trial of a user's scorers before a run is begun, so that errors in them show at once."""
 
 import asyncio
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from banyan.cli.render.console import err
 from banyan.cli.train import search_path
+from banyan.environments.cut import cut
 from banyan.environments.hosting import Hosting
 from banyan.recipe import Environment, Filter, Recipe, Task
 
@@ -62,9 +62,9 @@ def _try_environment(
 ) -> None:
     from services.verifier.preview import environment_trial
 
-    trial = asyncio.run(environment_trial.tried(part.name, part.settings, hosting, row))
-    if called:
-        said = textwrap.shorten(trial.answer.text, 200) or "nothing"
+    trial = asyncio.run(environment_trial.tried(part.name, part.settings, hosting, row, part.turns))
+    if called and trial.answer is not None:
+        said = cut(" ".join(trial.answer.text.split()), 200) or "nothing"
         err.print(
             f"environment {part.name} answers an empty action: {said}", markup=False, soft_wrap=True
         )

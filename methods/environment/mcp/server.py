@@ -8,6 +8,7 @@
 What a server itself says of effects is not believed.
 """
 
+import json
 import os
 import urllib.parse
 from collections.abc import Mapping
@@ -133,7 +134,8 @@ class Server:
     def checked(self, name: str, arguments: Any) -> dict[str, Any]:
         """Return the arguments of a call. Raises ValueError that names what is wrong."""
         if not isinstance(arguments, dict):
-            raise ValueError(f"arguments must be an object, got {arguments!r:.60}")
+            got = json.dumps(arguments, ensure_ascii=False)
+            raise ValueError(f"arguments must be an object, got {got:.60}")
         validator = validator_of(self.tools[name]["schema"])
         try:
             error = next(validator.iter_errors(arguments), None)

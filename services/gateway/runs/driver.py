@@ -43,6 +43,13 @@ def cause_of(error: BaseException) -> str:
     return str(error) if isinstance(error, BanyanError) else with_kind(error)
 
 
+def _is_in_the_log(trouble: str) -> bool:
+    """Return whether the verifier's log says more of a score that is missing."""
+    reason, _, cause = trouble.partition(": ")[2].partition(":")
+    unnamed = reason in (Reason.ENVIRONMENT_FAULT, Reason.ENVIRONMENT_DIVERGED) and not cause
+    return unnamed or reason == Reason.INFRASTRUCTURE
+
+
 class Driver:
     """A run's driver. It holds only caches: another driver in another process could take over."""
 
@@ -193,7 +200,7 @@ class Driver:
         reasons = list(await self._store.troubles(self.run_id, label))
         if not reasons:
             return ""
-        more = any(Reason.INFRASTRUCTURE in reason for reason in reasons)
+        more = any(_is_in_the_log(reason) for reason in reasons)
         return f": {'; '.join(reasons[:3])}" + ("; the verifier's log says more" if more else "")
 
     async def _act(

@@ -8,6 +8,7 @@ import grpc.aio
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
+from services.treestore.api.callers import run_of
 from services.treestore.control import (
     allocations,
     arrivals,
@@ -56,9 +57,12 @@ class RunStoreService(RunStoreServiceServicer):
         )
 
     async def ReadRun(self, request: rs.ReadRunRequest, call: Call) -> rs.ReadRunResponse:
-        return await self._database.read(
+        answer = await self._database.read(
             lambda c: runs.read(c, request.run_id, self._context.now())
         )
+        if run_of(call):
+            answer.run.ClearField("cause")  # it may quote a row
+        return answer
 
     async def ReadRuns(self, request: rs.ReadRunsRequest, call: Call) -> rs.ReadRunsResponse:
         return await self._database.read(lambda c: runs.read_all(c, request.live_only))

@@ -16,8 +16,8 @@ from banyan.errors import InvalidInput
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
-from services.chassis.rpc.rpc import RUN_KEY
 from services.treestore.api import lineage
+from services.treestore.api.callers import run_of
 from services.treestore.control import learner_failures
 from services.treestore.ingest import blobs
 from services.treestore.lifecycle import actions, claim_batch, claims, effects, group_scoring, waits
@@ -49,7 +49,7 @@ class TreeStoreService(TreeStoreServiceServicer):
         )
 
     async def ClaimTrees(self, request: ts.ClaimTreesRequest, call: Call) -> ts.ClaimTreesResponse:
-        now, settings, run_id = self._context.now(), self._context.settings, _run_of(call)
+        now, settings, run_id = self._context.now(), self._context.settings, run_of(call)
         keys = [claim.tree_id for claim in request.claims]
         return await self._context.write(
             lambda c: claim_batch.claim_many(c, request, run_id, now, settings), keys
@@ -66,7 +66,7 @@ class TreeStoreService(TreeStoreServiceServicer):
     async def RenewClaims(
         self, request: ts.RenewClaimsRequest, call: Call
     ) -> ts.RenewClaimsResponse:
-        now, settings, run_id = self._context.now(), self._context.settings, _run_of(call)
+        now, settings, run_id = self._context.now(), self._context.settings, run_of(call)
         if len(request.claims) > claim_batch.MAX_CLAIMS:
             raise InvalidInput(
                 f"{len(request.claims)} renewals at once;"
@@ -85,13 +85,13 @@ class TreeStoreService(TreeStoreServiceServicer):
     async def StreamClaimed(
         self, request: ts.StreamClaimedRequest, call: Call
     ) -> AsyncIterator[ts.StreamClaimedResponse]:
-        run_id = _run_of(call)
+        run_id = run_of(call)
         for part in await self._database.read(lambda c: claim_batch.parts(c, request, run_id)):
             yield await self._database.read(partial(claim_batch.part, segments=part))
 
     async def ReturnTree(self, request: ts.ReturnTreeRequest, call: Call) -> ts.ReturnTreeResponse:
         await self._check_run(request.tree_id, call)
-        now, settings, joined = self._context.now(), self._context.settings, bool(_run_of(call))
+        now, settings, joined = self._context.now(), self._context.settings, bool(run_of(call))
         await self._context.write(
             lambda c: claims.return_tree(
                 c,
@@ -109,7 +109,7 @@ class TreeStoreService(TreeStoreServiceServicer):
     async def ReadActions(
         self, request: ts.ReadActionsRequest, call: Call
     ) -> ts.ReadActionsResponse:
-        run_id = _run_of(call)
+        run_id = run_of(call)
         return await self._context.notifier.until(
             {key.tree_id for key in request.actions},
             lambda: self._database.read(
@@ -148,7 +148,7 @@ class TreeStoreService(TreeStoreServiceServicer):
             raise InvalidInput(
                 f"{len(request.trees)} trees at once; at most {waits.MAX_TREES} are taken"
             )
-        run_id, last = _run_of(call), ts.AwaitTreesIngestedResponse()
+        run_id, last = run_of(call), ts.AwaitTreesIngestedResponse()
 
         async def read() -> ts.AwaitTreesIngestedResponse:
             last.CopyFrom(
@@ -188,7 +188,7 @@ class TreeStoreService(TreeStoreServiceServicer):
         """Raise Refused for a tree of another run than the one that the token of a joined node
         opens.
         """
-        run_id = _run_of(call)
+        run_id = run_of(call)
         if run_id:
             await self._database.read(lambda c: claims.check_run(c, tree_id, run_id))
 
@@ -293,10 +293,3 @@ class TreeStoreService(TreeStoreServiceServicer):
 
 def _seconds(deadline_ms: int) -> float:
     return min(deadline_ms / 1000, _LONGEST_WAIT_S)
-
-
-def _run_of(call: Call) -> str:
-    """Return the run that the token of a joined node opens; empty for our own services."""
-    return next(
-        (str(value) for key, value in call.invocation_metadata() or () if key == RUN_KEY), ""
-    )

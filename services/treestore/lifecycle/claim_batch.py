@@ -107,6 +107,7 @@ def _add_trees(
     for claim, answer in granted:
         answer.tree.CopyFrom(by_id[claim.tree_id])
         answer.tree.spec.ClearField("row_json")  # what scorers and environments know, nodes do not
+        trees.drop_causes(answer.tree.scores)
         answer.streamed = claim.tree_id in large
 
 

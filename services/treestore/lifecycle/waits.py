@@ -11,7 +11,7 @@ from banyan.errors import NotFound, Refused
 from banyan.reasons import Reason
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.lifecycle import claims
-from services.treestore.queries.trees import budgets_of, score_to_wire
+from services.treestore.queries.trees import budgets_of, drop_causes, score_to_wire
 from services.treestore.storage import schema
 from services.treestore.storage.sql import chunks
 from services.treestore.unit_of_work.rows import DROPPED, GROWING
@@ -116,8 +116,10 @@ def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitSc
             Reason.NOT_GROWING,
         )
     rows = connection.execute(_SCORES, {"tree_id": request.tree_id})
+    scored = [score_to_wire(row) for row in rows]
+    drop_causes(scored)
     return ts.AwaitScoresResponse(
-        scores=[score_to_wire(row) for row in rows],
+        scores=scored,
         room=budgets_of(connection, [request.tree_id]).get(request.tree_id),
     )
 

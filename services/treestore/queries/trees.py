@@ -140,6 +140,12 @@ def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
     return scored
 
 
+def drop_causes(scores: Iterable[tree_pb2.ScoredLeaf]) -> None:
+    """Leave of each reason its first word, for nodes: the rest may quote a row or a server."""
+    for scored in scores:
+        scored.score.reason = scored.score.reason.partition(":")[0]
+
+
 def drop_signals(segment: tree_pb2.Segment) -> None:
     """Remove the signals that only growth needs, ten times the rest; the learner reads the head's
     scores.

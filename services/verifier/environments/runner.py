@@ -1,7 +1,7 @@
 """Runs that environments ask for: of code in sessions, of steps in hosts."""
 
 from banyan.environments.hosting import HostedResult, HostedTask
-from banyan.errors import InvalidInput, TemporaryError
+from banyan.errors import InvalidInput, Refused, TemporaryError
 from banyan.programs.session import SessionResult, Task
 from banyan.reasons import Reason
 from services.verifier.environments.ports import Begin, Hosts, Sessions
@@ -24,11 +24,14 @@ class Runner:
         """
         if isinstance(task, HostedTask):
             if self._hosts is None:
-                raise InvalidInput(f"environment {name} needs hosts; there are none")
+                raise Refused(f"environment {name} needs hosts; there are none")
             return await self._hosts.do(task, begin)
         if self._sessions is None:
-            raise InvalidInput(f"environment {name} needs sessions; there are none")
-        result = await self._sessions.do(task)
+            raise Refused(f"environment {name} needs sessions; there are none")
+        try:
+            result = await self._sessions.do(task)
+        except InvalidInput as error:  # this machine has no sound ones
+            raise Refused(str(error)) from None
         if not result.outcome.is_programs:
             raise TemporaryError(
                 f"a session of environment {name} ended {result.outcome}", reason=Reason.CHILD_DIED

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 _AWAY = {408, 409, 425, 429}  # and all from 500 on
 _FIRST_S, _LONGEST_S = 0.25, 8.0
 _LONGEST_ASKED_S = 60  # that a Retry-After is followed
-_NO_WORD = "it did not answer"
 
 
 class Away(TemporaryError):
@@ -33,16 +32,17 @@ class Endpoint:
     """The endpoint of a judge.
 
     key: what opens it; empty for nothing.
+    away: names of endpoints that were said to be away, and have not answered since.
     """
 
-    def __init__(self, asker: Asker, key: str, slots: FairSlots) -> None:
-        self._asker, self._slots = asker, slots
+    def __init__(self, asker: Asker, key: str, slots: FairSlots, away: set[str]) -> None:
+        self._asker, self._slots, self._away = asker, slots, away
         self._url = f"{asker.base_url.rstrip('/')}/chat/completions"
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self.name = f"{asker.name} at {urlsplit(asker.base_url).netloc}"
-        self.trouble = _NO_WORD
+        self.trouble = "it did not answer"
 
     async def reply(self, question: Question, spending: Spending) -> str:
         """Return the reply's text; try again as long as the caller waits.
@@ -55,12 +55,15 @@ class Endpoint:
             try:
                 async with self._slots.slot(spending.run_id):
                     spending.begin(self._asker)
-                    return self._text(await self._post(body), spending)
+                    text = self._text(await self._post(body), spending)
+                self._away.discard(self.name)
+                return text
             except Away as error:
-                if self.trouble == _NO_WORD:
+                self.trouble = str(error)
+                if self.name not in self._away:
+                    self._away.add(self.name)
                     seconds = f"{self._asker.seconds:g} s"
                     log.warning("%s: %s; it is asked again, for %s", self.name, error, seconds)
-                self.trouble = str(error)
                 await asyncio.sleep(max(error.delay_s, random.uniform(wait_s / 2, wait_s)))
                 wait_s = min(2 * wait_s, _LONGEST_S)
 

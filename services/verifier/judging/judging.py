@@ -41,6 +41,7 @@ class Judging:
     ) -> None:
         self._network, self._secrets = network, frozenset(secrets)
         self._slots = FairSlots(width)
+        self._away: set[str] = set()
         self._kept: OrderedDict[bytes, OrderedDict[bytes, Scored]] = OrderedDict()
         self._under_way: dict[tuple[str, bytes], asyncio.Task[Scored | Unscorable]] = {}
         self._spent: OrderedDict[tuple[str, bytes], Spending] = OrderedDict()
@@ -61,7 +62,7 @@ class Judging:
         at = run_id, blake(spec.key, question)
         task = self._under_way.get(at)
         if task is None:
-            endpoint = Endpoint(asker, key, self._slots)
+            endpoint = Endpoint(asker, key, self._slots, self._away)
             spending = _newest(
                 self._spent, (run_id, spec.key), lambda: Spending(run_id), _MOST_SPENDINGS
             )

@@ -24,20 +24,26 @@ class Trial:
     """Outcome of a trial.
 
     about: what it says about itself; empty for nothing
-    answer: its answer to an empty action
+    answer: its answer to an empty action; None if no step was taken
     """
 
     about: str
-    answer: Answer
+    answer: Answer | None
 
 
 async def tried(
-    name: str, settings: Mapping[str, Any], hosting: Hosting, row: Mapping[str, Any]
+    name: str,
+    settings: Mapping[str, Any],
+    hosting: Hosting,
+    row: Mapping[str, Any],
+    turns: int = 2,
 ) -> Trial:
     """Begin an episode of an environment in a child, and take two steps with empty actions.
 
     Before the second one a class without snapshots repeats the first. What a step raises, and how
     it ends, is an answer.
+
+    turns: answers that a path may have; with 1 there is no second step, and with 0 no first one
 
     Raises InvalidInput if the episode does not begin, a step breaks the form of a class or has no
     answer in time, or a repeated one is answered otherwise.
@@ -48,7 +54,8 @@ async def tried(
     try:
         hosts = Hosts(pool)
         about = await _begun(hosts, environment, row)
-        return Trial(about, await _stepped(Stepper(Runner(None, hosts)), environment, row))
+        stepper = Stepper(Runner(None, hosts))
+        return Trial(about, await _stepped(stepper, environment, row, turns) if turns else None)
     finally:
         await pool.close()
 
@@ -70,10 +77,12 @@ async def _begun(hosts: Hosts, environment: Hosted, row: Mapping[str, Any]) -> s
     return result.text
 
 
-async def _stepped(stepper: Stepper, environment: Hosted, row: Mapping[str, Any]) -> Answer:
+async def _stepped(
+    stepper: Stepper, environment: Hosted, row: Mapping[str, Any], turns: int
+) -> Answer:
     """Return the answer to the first of two steps."""
     first = await _step(stepper, environment, environment.reset(row, 0))
-    if first.outcome is ToolOutcome.OK and not first.done:
+    if turns > 1 and first.outcome is ToolOutcome.OK and not first.done:
         await _step(stepper, environment, first.state)
     return first
 
@@ -84,7 +93,7 @@ async def _step(stepper: Stepper, environment: Hosted, state: bytes) -> Answer:
     except TemporaryError as error:
         raise InvalidInput(
             f"environment {environment.name!r} gives an empty action no answer: {error};"
-            f" environment.seconds ({environment.hosting.seconds:g}) allows more time"
+            f" environment.seconds is {environment.hosting.seconds:g}"
         ) from None
     except Unanswerable as error:
         raise InvalidInput(str(error)) from None

@@ -34,3 +34,13 @@ def test_an_ending_proves_what_was_said_and_nothing_else() -> None:
 @pytest.mark.parametrize("reason", ["EXCEPTION", "", "I dislike it"])
 def test_no_other_reason_ends_a_path(reason: str) -> None:
     assert not made(reason=reason).proves(KEY, RUN, TREE)
+
+
+def test_a_cause_is_one_short_line_that_a_message_can_carry() -> None:
+    cause = "a\nb \ud800 " + "c" * 1000
+    ending = Ending.said(KEY, RUN, TREE, place=b"a", reason="DEADLINE", cause=cause)
+    assert ending.proves(KEY, RUN, TREE) and len(ending.cause) == 400
+    assert ending.cause.startswith("a b \ufffd c") and "\n" not in ending.cause
+    assert str(ending) == f"DEADLINE: {ending.cause}"
+    assert from_wire(to_wire(ending)) == ending
+    assert str(replace(ending, cause="")) == "DEADLINE"

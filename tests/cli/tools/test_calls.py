@@ -137,6 +137,40 @@ def test_environments_of_ours_tell_a_model_of_themselves(
     assert words in result.stdout, result.stdout + result.stderr
 
 
+def about_of(folder: Path, statements: str, **settings: object) -> str:
+    with closing(sqlite3.connect(folder / "shop.db")) as shop:
+        shop.executescript(statements)
+    named = {"database": "shop.db", **settings}
+    result = banyan("tools", recipe(folder, {"name": "sql", "settings": named}))
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_sql_tells_of_tables_and_views_alone(tmp_path: Path) -> None:
+    said = about_of(
+        tmp_path,
+        "CREATE TABLE a (n INTEGER PRIMARY KEY AUTOINCREMENT); CREATE VIEW v AS SELECT n FROM a;"
+        " CREATE VIRTUAL TABLE f USING fts5(t); CREATE INDEX i ON a (n);",
+    )
+    assert [line.split("(")[0].strip() for line in said.splitlines()[2:]] == [
+        "CREATE TABLE a",
+        "CREATE VIRTUAL TABLE f USING fts5",
+        "CREATE VIEW v AS SELECT n FROM a",
+    ]
+
+
+def test_a_schema_of_any_size_and_bytes_keeps_no_run_from_starting(tmp_path: Path) -> None:
+    assert "Its tables" not in about_of(tmp_path, "PRAGMA user_version = 1")
+    many = ";".join(f"CREATE TABLE t{n} (c TEXT /* {'x' * 2000} */)" for n in range(600))
+    assert len(about_of(tmp_path, many)) < 40_000
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE aa (c TEXT DEFAULT 'GROESSE')")
+        shop.commit()
+    file = tmp_path / "shop.db"
+    file.write_bytes(file.read_bytes().replace(b"GROESSE", b"GR\xd6\xd6SSE"))
+    assert "GR\ufffd\ufffdSSE" in banyan("tools", tmp_path / "r.yaml").stdout
+
+
 def test_a_class_without_a_text_is_told_how_to_give_one(tmp_path: Path) -> None:
     refused(banyan("tools", recipe(tmp_path, DOOR)), "has no text about itself", "about()")
 
@@ -151,6 +185,30 @@ def test_a_class_without_a_text_is_told_how_to_give_one(tmp_path: Path) -> None:
 def test_a_dry_run_takes_two_steps(tmp_path: Path, kind: str, words: str) -> None:
     environment = {"name": f"doors:{kind}", "end": "?", "seconds": 1.0}
     refused(banyan("train", recipe(tmp_path, environment), "--dry-run"), words)
+
+
+@pytest.mark.parametrize("arguments", [("train", "--dry-run"), ("tools",)])
+def test_where_no_step_is_repeated_none_is_repeated_before(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    turns = {"turns": 1} if "train" in arguments else {}
+    file = recipe(tmp_path, {"name": "doors:Clock", "end": "?", **turns})
+    result = banyan(arguments[0], file, *arguments[1:])
+    assert "otherwise" not in result.stderr, result.stderr
+
+
+def test_a_long_answer_to_an_empty_action_is_shown_in_part(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(
+        "class Long:\n"
+        "    def reset(self, row): self.over = False\n"
+        "    def step(self, action):\n"
+        "        assert not self.over, 'a step behind the end'\n"
+        "        self.over = True\n"
+        "        return 'over' * 100, 0.0, True\n"
+    )
+    result = banyan("train", recipe(tmp_path, {"name": "long:Long", "end": "?"}), "--dry-run")
+    assert "answers an empty action: overover" in result.stderr, result.stderr
+    assert result.returncode == 0
 
 
 def test_a_dry_run_says_what_an_empty_action_is_answered(tmp_path: Path) -> None:

@@ -275,3 +275,16 @@ def test_calls_are_counted_by_run_and_node() -> None:
             pass
     with calls.slot("r", "a"):
         assert len(calls._used) == 1, "nothing is remembered of those that ended"
+
+
+async def test_a_node_is_not_told_the_cause_of_an_end(here, tmp_path) -> None:
+    env = await client.admit(
+        here.running.join_address, await here.token(here.run_id), tmp_path / "node"
+    )
+    request = gateway_pb.CancelRunRequest(run_id=here.run_id, cause="a row said 42")
+    await rpc.call(here.gateway.CancelRun, request)
+    async with node_channel(env) as opened:
+        answer = await rpc.call(
+            RunStoreServiceStub(opened).ReadRun, runs.ReadRunRequest(run_id=here.run_id)
+        )
+    assert answer.run.run_id == here.run_id and not answer.run.cause

@@ -10,6 +10,7 @@ from banyan.v1 import treestore_service_pb2 as lineage
 from banyan.v1.runstore_service_pb2 import PROCESS_EVENT_GIVEN_UP, ReportProcessRequest
 from banyan.v1.runstore_service_pb2 import RunState as S
 from services.gateway.clients.treestore import RpcStore
+from services.gateway.runs import driver
 from tests.gateway.driven_runs import driver_of as _driver
 from tests.gateway.driven_runs import until_over as _until_over
 
@@ -217,3 +218,17 @@ async def test_rows_are_drawn_once_per_epoch(store, bus, recipe_of) -> None:
     )
     assert len({t.row_digest for t in trained[:145]}) == 145
     assert [t.row_digest for t in trained[145:240]] != [t.row_digest for t in trained[:95]]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "more"),
+    [
+        ("number: INFRASTRUCTURE: 3 times: it ended", True),
+        ("my:reward: ENVIRONMENT_FAULT", True),  # a joined node's, without its cause
+        ("number: ENVIRONMENT_FAULT: environment maze: reset raised", False),
+        ("number: EXCEPTION: ValueError: INFRASTRUCTURE: quoted", False),
+        ("tree dropped: INFRASTRUCTURE", True),
+    ],
+)
+def test_the_log_is_named_where_it_says_more(trouble: str, more: bool) -> None:
+    assert driver._is_in_the_log(trouble) is more

@@ -117,8 +117,12 @@ def test_a_scorer_is_told_what_not_to_read_and_whether_it_may_be_unconfined():
     assert (plain.withheld, plain.unconfined) == ((), False)
 
 
-@pytest.mark.parametrize(("name", "field"), [("number", "answer"), ("choice", "options")])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("number", "answer"), ("choice", "options"), ("choice", "answer"), ("math", "answer")],
+)
 def test_a_field_that_the_row_lacks_is_called_missing(name: str, field: str) -> None:
-    outcome = registry.build("filter", name, {}).score("1", {"prompt": "?"})
+    row = {"prompt": "?", "options": ["a", "b"], "answer": "a"}
+    outcome = registry.build("filter", name, {}).score("1", {k: row[k] for k in row if k != field})
     assert isinstance(outcome, Unscorable)
     assert f"field '{field}' of the row is missing" in outcome.reason

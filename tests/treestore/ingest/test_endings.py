@@ -12,9 +12,11 @@ from banyan.reasons import Reason
 from banyan.segment import Finish, Segment
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2
+from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.endings import to_wire
 from banyan.wire.segments import leaf_to_wire
 from services.treestore.ingest.item import Item
+from services.treestore.lifecycle import claim_batch, waits
 from services.treestore.queries import stats
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
@@ -197,3 +199,19 @@ def test_growth_does_not_end_while_an_action_is_open(acting: Acting, together: b
     assert len(acting.refused()) == 2
     tree = acting.world.one(schema.trees)
     assert tree.grown_epoch == acting.epoch and tree.leaves == 3
+
+
+def test_nodes_are_told_no_causes(acting: Acting) -> None:
+    acting.send(acting.leaf(acting.second, acting.ending(acting.second)))
+    world, tree_id = acting.world, acting.spec.tree_id
+    asked = ts.AwaitScoresRequest(tree_id=tree_id, epoch=acting.epoch)
+    told = list(world.database.query(lambda c: waits.scores(c, asked)).scores)
+    world.return_tree(tree_id, acting.epoch, "drain")
+    ticket = world.one(schema.trees).ticket
+    request = ts.ClaimTreeRequest(tree_id=tree_id, node_id="node-2", ticket=ticket)
+    claimed = world.database.transact(
+        lambda c: claim_batch.claim_one(c, request, world.now(), world.settings)
+    )
+    told += claimed.tree.scores
+    assert len(told) == 4 and {score.score.reason for score in told} == {DIVERGED}
+    assert set(acting.scores().values()) == {(UNSCORABLE, SAID)}

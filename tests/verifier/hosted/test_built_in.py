@@ -217,3 +217,16 @@ async def test_an_action_without_a_call_is_answered(hosts: Hosts, folder: Path) 
     answer = await step(hosts, environment, environment.reset({}, 0), "cats</search>")
     assert answer.text == "error: no <search>…</search>"
     assert answer.outcome is ToolOutcome.MALFORMED
+
+
+async def test_sql_sorts_more_than_it_keeps_in_one_piece(hosts: Hosts, folder: Path) -> None:
+    """More than a megabyte, for which SQLite would make a file, which a step may not."""
+    with closing(sqlite3.connect(folder / "long.db")) as db:
+        db.execute("create table texts (n, text)")
+        rows = [(n, f"{n * 7919 % 4000:04}" + "x" * 2000) for n in range(4000)]
+        db.executemany("insert into texts values (?, ?)", rows)
+        db.commit()
+    environment = built("sql", database=str(folder / "long.db"), rows=1)
+    asked = "select substr(text, 1, 4) from (select * from texts order by text desc)"
+    answer = await step(hosts, environment, environment.reset({}, 0), f"<sql>{asked}</sql>")
+    assert "\n3999\n" in answer.text, answer.text

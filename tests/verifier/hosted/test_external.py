@@ -143,7 +143,7 @@ async def test_a_tool_that_the_recipe_does_not_name_is_not_called(hosts: Hosts) 
         await step(hosts, environment, environment.reset({}, 0), call("send", port=1))
     turn = environment.turn(environment.reset({}, 0), call("send", port=1))
     next(turn)
-    with pytest.raises(Refused, match="tool send changes something outside, and"):
+    with pytest.raises(InvalidInput, match="tool send changes something outside, and"):
         turn.send(HostedResult(ToolOutcome.OK, external="send"))
 
 

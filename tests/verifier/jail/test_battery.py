@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.programs.run import Limits, Outcome, Result, Run
 from services.verifier.jail import select
-from services.verifier.jail.battery import battery
+from services.verifier.jail.battery import battery, exhaust
 from services.verifier.jail.battery.traps import Traps
 from services.verifier.jail.select import BACKENDS, choose
 from tests.verifier import jail_process
@@ -56,6 +57,27 @@ async def test_each_attempt_sees_an_open_door(
     found = await battery.holes(NoJail())
     seen = "rows.jsonl was changed" if attempt == "daemon" else f"{attempt}: "
     assert any(seen in hole for hole in found), found
+
+
+@pytest.mark.parametrize(("room", "seen"), [(22, []), (60, []), (61, ["61 processes"])])
+def test_more_processes_than_others_leave_room_for_are_a_hole(
+    room: int, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked = iter(range(1, room + 1))
+
+    def fork() -> int:
+        try:
+            return next(forked)
+        except StopIteration:
+            raise BlockingIOError from None
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(exhaust.os, "fork", fork)
+    monkeypatch.setattr(exhaust.threading.Thread, "start", start)
+    told = battery._TOLD["most_processes"]
+    assert (told, list(exhaust.processes({"most_processes": told}))) == (20, seen)
 
 
 async def test_the_traps_see_what_a_program_does_not_say(

@@ -88,8 +88,13 @@ async def test_an_endpoint_that_is_away_for_a_while_costs_time_alone_and_is_said
         1.0, {"score": 10.0, "votes": 1.0, "spread": 0.0}
     )
     assert len(served.asked) == 4
-    (warning,) = [record.message for record in caplog.records if "asked again" in record.message]
-    assert "503 Service Unavailable; it is asked again, for 20 s" in warning
+    warnings = [record.message for record in caplog.records if "asked again" in record.message]
+    assert len(warnings) == 1 and "503 Service Unavailable; it is asked again, for" in warnings[0]
+    served.answer = lambda n, body: (503, {}, b"")
+    away = [outcome(scoring, spec(served, seconds=0.4), str(number)) for number in range(5)]
+    await asyncio.gather(*away)
+    warnings = [record.message for record in caplog.records if "asked again" in record.message]
+    assert len(warnings) == 2, "it had answered, and is away once more"
 
 
 async def test_what_stays_away_leaves_no_score(scoring: Scoring, served: Endpoint) -> None:

@@ -10,7 +10,7 @@ from services.verifier.jail.battery import exhaust, reach
 from services.verifier.jail.battery.traps import Traps
 from services.verifier.jail.port import Jail
 
-# No attempt waits, so only a busy machine needs the wall time.
+# A sound jail ends what waits, so only a busy machine needs the wall time.
 _LIMITS = Limits(wall_s=20.0, cpu_s=1.0, memory_mb=48, disk_mb=4, files=32, processes=0)
 _WITH_PROCESSES = replace(_LIMITS, processes=4)
 _TOLD = {
