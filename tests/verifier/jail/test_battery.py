@@ -1,6 +1,7 @@
 """The battery against each back end, as root and as another user, and against no jail at all."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -59,11 +60,20 @@ async def test_each_attempt_sees_an_open_door(
     assert any(seen in hole for hole in found), found
 
 
-@pytest.mark.parametrize(("room", "seen"), [(22, []), (60, []), (61, ["61 processes"])])
-def test_more_processes_than_others_leave_room_for_are_a_hole(
-    room: int, seen: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("forks", "room", "watched", "seen"),
+    [
+        (20, 0, False, []),
+        (21, 0, True, ["21 processes"]),
+        (21, 1, True, []),  # the watch ends them
+        (21, 1, False, ["21 processes for seconds"]),
+        (22, 1, True, ["22 processes"]),
+    ],
+)
+def test_more_processes_than_are_allowed_are_a_hole(
+    forks: int, room: int, watched: bool, seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forked = iter(range(1, room + 1))
+    forked = iter(range(1, forks + 1))
 
     def fork() -> int:
         try:
@@ -74,10 +84,20 @@ def test_more_processes_than_others_leave_room_for_are_a_hole(
     def start(_: threading.Thread) -> None:
         raise RuntimeError
 
+    def sleep(seconds: float) -> None:
+        assert seconds >= 5
+        if watched:
+            raise SystemExit
+
     monkeypatch.setattr(exhaust.os, "fork", fork)
     monkeypatch.setattr(exhaust.threading.Thread, "start", start)
+    monkeypatch.setattr(exhaust.time, "sleep", sleep)
     told = battery._TOLD["most_processes"]
-    assert (told, list(exhaust.processes({"most_processes": told}))) == (20, seen)
+    said = []
+    with contextlib.suppress(SystemExit):
+        for hole in exhaust.processes({"most_processes": told, "room": room}):
+            said.append(hole)
+    assert (told, said) == (20, seen)
 
 
 async def test_the_traps_see_what_a_program_does_not_say(

@@ -1,6 +1,7 @@
 """One pass of the battery over a back end: its holes, each in words."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from banyan.programs.run import THREADS, Limits, Outcome, Result, Run
 from services.verifier.jail.battery import exhaust, reach
 from services.verifier.jail.battery.traps import Traps
 from services.verifier.jail.port import Jail
+from services.verifier.sandbox.limits import threads_of
 
 # A sound jail ends what waits, so only a busy machine needs the wall time.
 _LIMITS = Limits(wall_s=20.0, cpu_s=1.0, memory_mb=48, disk_mb=4, files=32, processes=0)
@@ -34,7 +36,7 @@ _WITH_CHILDREN = ("memory", "processes", "daemon")
 
 async def holes(jail: Jail) -> list[str]:
     """Return what programs got, or what they left; a sound back end has none."""
-    traps = Traps(_TOLD)
+    traps = Traps(_TOLD | {"room": _room()})
     try:
         found: list[str] = []
         for name in _ATTEMPTS:
@@ -43,6 +45,14 @@ async def holes(jail: Jail) -> list[str]:
         return [*found, *traps.sprung()]
     finally:
         traps.close()
+
+
+def _room() -> int:
+    """Return how many other threads of the runs' user may end meanwhile, of many a part.
+
+    Runs of root's have users of their own.
+    """
+    return min(threads_of(os.getuid()), 2 * _TOLD["most_processes"]) if os.geteuid() else 0
 
 
 async def _attempt(jail: Jail, name: str, limits: Limits, traps: Traps) -> list[str]:

@@ -20,7 +20,7 @@ def main(name: str) -> None:
     """Run one attempt and print what it got, a line each."""
     trap = json.load(sys.stdin)
     for hole in ATTEMPTS[name](trap):
-        print(hole)
+        print(hole, flush=True)
 
 
 def memory(trap: Trap) -> Iterator[str]:
@@ -81,9 +81,13 @@ def processes(trap: Trap) -> Iterator[str]:
             threading.Thread(target=wait.wait, daemon=True).start()
             threads += 1
     wait.set()
-    # Others of the same user that end meanwhile make room for as many.
-    if count > 3 * trap["most_processes"]:
+    # Where the kernel counts a user's processes, others that end make room for as many; then the
+    # watch over the sum must end them, at once and not after seconds.
+    if count > trap["most_processes"] + trap["room"]:
         yield f"{count} processes"
+    elif count > trap["most_processes"]:
+        time.sleep(5)
+        yield f"{count} processes for seconds"
     if threads > 2 * trap["most_processes"]:
         yield f"{threads} threads"
 
