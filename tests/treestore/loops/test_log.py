@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+
+from nats.js import api
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
@@ -139,20 +142,25 @@ async def test_the_log_is_purged_of_what_all_consumers_have(nats_server, tmp_pat
             for item in [forge.opened(spec), *forge.life(spec)]:
                 await bus.publish_bytes(item.subject, item.data, f"m{item.sequence}")
             await _closed(trees, spec.tree_id)
-        kept = await _messages(bus)
-        assert kept >= 3 * 10, "the slowest consumer has nothing yet, so nothing may go"
+        await _until(bus, lambda state: state.last_seq >= 3 * 10)  # the last is of the outbox
+        first, kept = (await _state(bus)).first_seq, (await _state(bus)).messages
+        assert first == 1, "the slowest consumer has nothing yet, so nothing may go"
         for delivery in await slow.fetch(6, 5.0):
             await delivery.ack()
-        end = asyncio.get_running_loop().time() + 10
-        while await _messages(bus) > kept // 2:
-            assert asyncio.get_running_loop().time() < end
-            await asyncio.sleep(0.05)
-        assert await _messages(bus) >= 2
+        await _until(bus, lambda state: state.messages <= kept // 2)
+        assert (await _state(bus)).messages >= 2
     await bus.close()
 
 
-async def _messages(bus: Bus) -> int:
-    return (await bus._js.stream_info(subjects.LINEAGE)).state.messages
+async def _until(bus: Bus, holds: Callable[[api.StreamState], bool]) -> None:
+    end = asyncio.get_running_loop().time() + 10
+    while not holds(state := await _state(bus)):
+        assert asyncio.get_running_loop().time() < end, state
+        await asyncio.sleep(0.05)
+
+
+async def _state(bus: Bus) -> api.StreamState:
+    return (await bus._js.stream_info(subjects.LINEAGE)).state
 
 
 class AnsweringLog:
