@@ -56,9 +56,8 @@ async def process(w: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> As
 async def test_health_answers_for_the_engine_and_each_loop(
     nats_server: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(
-        thread, "_WATCH_S", 600.0
-    )  # the node's own look at the engine, which would end it
+    # The node's own look at the engine would end it, also one that begins while the test runs.
+    monkeypatch.setattr(thread.EngineThread, "watch", lambda self: asyncio.Event().wait())
     async with world(nats_server.url, tmp_path / "state") as w:
         await w.begin()
         async with process(w, tmp_path, monkeypatch) as address:
