@@ -87,6 +87,7 @@ UNCONFINED: Mapping[str, str] = {
     "number": "methods.filter.number:Number",
     "steps": "methods.filter.steps:Steps",
     "choice": "methods.filter.choice:Choice",
+    "exact": "methods.filter.exact:Exact",
     "format": "methods.filter.format:Format",
     "length": "methods.filter.length:Length",
     "tool-calls": "methods.filter.tool_calls:ToolCalls",

@@ -10,16 +10,18 @@ from banyan.recipe.part import Part, Settings
 class Task(Part):
     """Source of the prompts."""
 
-    name: Literal["arithmetic", "chains", "products", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. chains: built-in sums with steps. products:
-    built-in products of three digits, asked with a calculator at hand. reasoning-gym: one of its
-    generators. file: the user's JSONL or Parquet."""
+    name: Literal["arithmetic", "chains", "chains-mod", "products", "reasoning-gym", "file"]
+    """arithmetic: built in, for the quick start. chains: built-in sums with steps. chains-mod:
+    built-in chains of sums and differences modulo 10. products: built-in products of three digits,
+    asked with a calculator at hand. reasoning-gym: one of its generators. file: the user's JSONL or
+    Parquet."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
-    """chains, products, reasoning-gym: number of rows to generate."""
+    """chains, chains-mod, products, reasoning-gym: number of rows to generate."""
     config: Settings = {}
-    """reasoning-gym: settings of the generator."""
+    """chains-mod: `operations`, steps of a chain (16). reasoning-gym: settings of the
+    generator."""
     path: str = ""
     """file: rows, one JSON object a line or a Parquet table."""
     prompt: str = "prompt"

@@ -125,6 +125,7 @@ class Recipe(Part):
         own = {
             "arithmetic": "number",
             "chains": "steps",
+            "chains-mod": "exact",
             "products": "number",
             "reasoning-gym": "reasoning-gym",
             "file": self.task.reward,

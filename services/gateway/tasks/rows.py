@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.recipe import Task
-from services.gateway.tasks import arithmetic, chains, file, products, reasoning_gym
+from services.gateway.tasks import arithmetic, chains, chains_mod, file, products, reasoning_gym
 
 
 def load(task: Task, base: Path) -> list[dict[str, Any]]:
@@ -20,6 +20,8 @@ def load(task: Task, base: Path) -> list[dict[str, Any]]:
         return arithmetic.rows()
     if task.name == "chains":
         return chains.rows(task.size, task.seed)
+    if task.name == "chains-mod":
+        return chains_mod.rows(task)
     if task.name == "products":
         return products.rows(task.size, task.seed)
     if task.name == "reasoning-gym":

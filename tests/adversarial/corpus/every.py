@@ -6,6 +6,7 @@ from functools import cache
 from tests.adversarial.corpus import (
     calls,
     choice,
+    exact,
     functions,
     gym,
     majority,
@@ -17,7 +18,7 @@ from tests.adversarial.corpus import (
 )
 from tests.adversarial.corpus.case import Case
 
-PURE = (number, choice, shape, majority, calls)
+PURE = (number, choice, exact, shape, majority, calls)
 CONFINED = (patterns, programs, gym, functions, mathematics)
 
 

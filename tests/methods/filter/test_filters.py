@@ -119,7 +119,13 @@ def test_a_scorer_is_told_what_not_to_read_and_whether_it_may_be_unconfined():
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    [("number", "answer"), ("choice", "options"), ("choice", "answer"), ("math", "answer")],
+    [
+        ("number", "answer"),
+        ("choice", "options"),
+        ("choice", "answer"),
+        ("exact", "answer"),
+        ("math", "answer"),
+    ],
 )
 def test_a_field_that_the_row_lacks_is_called_missing(name: str, field: str) -> None:
     row = {"prompt": "?", "options": ["a", "b"], "answer": "a"}

@@ -17,6 +17,7 @@ ALONE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "regex": ({"pattern": "^(.*)$"}, ROW),
     "reasoning-gym": ({}, GYM),
     "choice": ({}, {"answer": "A", "options": ["", "b"]}),
+    "exact": ({}, ROW),
     "format": ({"partial": True}, ROW),
     "length": ({"most": 100, "buffer": 10}, ROW),
     "math": ({}, ROW),
