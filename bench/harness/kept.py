@@ -2,14 +2,17 @@
 
 A cell is written as soon as it is measured, so an interrupted bench continues. A cell stays until
 its file is removed; one that was measured with other settings than the requested ones is refused,
-not mixed with the others.
+not mixed with the others. Several processes may measure cells of one bench: each leaves out those
+that another measures.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,34 @@ class Kept:
             return self._held(path, asked)
         if not self.chosen(name):
             return None
+        with self._claimed(name) as mine:
+            if not mine:
+                return None
+            if not path.exists():
+                self._measure(name, asked, measure)
+        return self._held(path, asked)
+
+    @contextlib.contextmanager
+    def _claimed(self, name: str) -> Iterator[bool]:
+        """Provide whether this process alone measures the cell within the context.
+
+        The claim of a process ends with it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(name).with_suffix(".lock")
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _measure(self, name: str, asked: Mapping[str, Any], measure: Callable[[], Cell]) -> None:
+        path = self.path(name)
         print(f"  {name} …", flush=True)
         begun, load, commit = time.time(), os.getloadavg()[0], commit_of(self._folder, RESULTS)
         result = measure()
@@ -61,11 +92,9 @@ class Kept:
             "cores": len(os.sched_getaffinity(0)),
             "asked": dict(asked),
         }
-        self._folder.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(about | result, indent=1, default=str) + "\n")
         fresh.replace(path)
-        return self._held(path, asked)
 
     @staticmethod
     def _held(path: Path, asked: Mapping[str, Any]) -> Cell:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,20 @@ def test_the_commit_says_whether_other_files_were_changed(
     assert kept.commit_of(cells, tables) == head
     (tmp_path / "code.py").write_text("2")
     assert kept.commit_of(cells, tables) == f"{head}-changed"
+
+
+def test_a_cell_that_another_process_measures_is_left_out(tmp_path: Path, committed: None) -> None:
+    """The claim of a process that was killed is free again."""
+    held = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w');"
+        " fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", held, str(tmp_path / "a.lock")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        assert Kept(tmp_path).get("a", {}, lambda: {"x": 1}) is None
+        other.kill()
+    found = Kept(tmp_path).get("a", {}, lambda: {"x": 2})
+    assert found is not None and found["x"] == 2
+    assert not (tmp_path / "a.lock").exists()

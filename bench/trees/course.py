@@ -1,0 +1,56 @@
+"""The course of one run of an arm: steps until its policy is right, or its tokens are spent."""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from banyan.recipe import Recipe
+from bench.trees.process import Counts, InProcess
+
+LEAST = 0.9
+GRID = 20_000  # sampled tokens between measurements
+Course = dict[str, Any]
+
+
+def run(recipe: Recipe, cap: int, say: Callable[[str], None] = print) -> Course:
+    """Run a recipe until two measurements in a row are at least `LEAST`, or for `cap` tokens.
+
+    Returns the measured points: accuracy, and all that was spent until then, evaluations apart.
+    """
+    process, spent, points = InProcess(recipe), Counts(), list[dict[str, Any]]()
+    begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
+
+    def measure() -> float:
+        accuracy = process.accuracy()
+        points.append(
+            {"updates": number, "accuracy": accuracy, "seconds": trained_s, **asdict(spent)}
+        )
+        say(f"    {spent.sampled:>9,} tokens, {number} updates: {accuracy:.3f}")
+        return accuracy
+
+    measure()
+    while spent.sampled < cap:
+        before = time.monotonic()
+        spent.add(process.step(number))
+        trained_s += time.monotonic() - before
+        number += 1
+        if spent.sampled // GRID > due or spent.sampled >= cap:
+            due = spent.sampled // GRID
+            measure()
+            if reached({"points": points}) is not None:
+                break
+    return {"points": points, "cap": cap, "took_s": time.monotonic() - begun}
+
+
+def reached(course: Course, what: str = "sampled", least: float = LEAST) -> float | None:
+    """Return what was spent at the first of two measurements in a row that are this accurate.
+
+    None if there are no two.
+    """
+    points = course["points"]
+    for first, second in itertools.pairwise(points):
+        if first["accuracy"] >= least and second["accuracy"] >= least:
+            return float(first[what])
+    return None

@@ -1,0 +1,255 @@
+"""Steps of any recipe's trees in one process, with the parts of the services but without these.
+
+A tree grows as on a node, is scored as by a verifier, and is trained on as by a learner; a
+deterministic recipe makes the policies that the services make of it. Draws below a fork follow from
+the segment above, whose id has the policy's digest in it: so that is the learner's, too. Nothing is
+durable here.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from banyan import registry
+from banyan.errors import NotReady
+from banyan.plugins import Allocation, Scored
+from banyan.policy import PolicyVersion
+from banyan.recipe import Recipe
+from banyan.tree import Leaf, Tree
+from banyan.v1 import tree_pb2
+from methods.control.uniform import row_of
+from services.chassis import models
+from services.chassis.weights import file
+from services.gateway.runs.evaluation import Evaluation
+from services.gateway.runs.opening import Opener
+from services.gateway.runs.staleness_gate import PolicySteps
+from services.gateway.tasks import dataset
+from services.learner import losses
+from services.learner.data.credit import ScoredTree
+from services.learner.data.prepare import Lesson, build_lesson
+from services.learner.model.device import compute_dtype
+from services.learner.model.load import load as load_trained
+from services.learner.training.trainer import Trainer, settle
+from services.rollout.engines.factory import maker
+from services.rollout.engines.torch_engine.engine import TorchEngine
+from services.rollout.growth.grower import Grower
+from services.rollout.growth.requests import BranchKey
+from services.rollout.growth.scores import LeafScore
+from services.rollout.growth.spec import from_wire
+from services.rollout.growth.step import GrowthStep
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Counts:
+    """What growth, and training on it, took.
+
+    sampled, prefilled: tokens
+    trained: tokens of the packed sequences, each computed once
+    path: tokens of the same paths, one by one
+    leaves: ends of paths
+    positions: steps of the engine in which branches were decoded
+    branches: branches decoded in these, in all
+    processor_s: processor time
+    """
+
+    sampled: int = 0
+    prefilled: int = 0
+    trained: int = 0
+    path: int = 0
+    leaves: int = 0
+    positions: int = 0
+    branches: int = 0
+    processor_s: float = 0.0
+
+    def add(self, other: "Counts") -> None:
+        """Add the counts of another step."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass
+class _Growing:
+    """A tree that grows, and its row."""
+
+    grower: Grower
+    row: Row
+    rewards: dict[Leaf, float] = field(default_factory=dict)
+    leaves: tuple[Leaf, ...] | None = None
+
+
+class InProcess:
+    """A recipe's run in this process, on one thread of torch.
+
+    Raises NotReady for a recipe whose trees wait for what only services give.
+    """
+
+    def __init__(self, recipe: Recipe, run_id: str = "alone") -> None:
+        if recipe.environment is not None or recipe.control.rooms or recipe.optimise.head:
+            raise NotReady(
+                f"recipe {recipe.name} has an environment, rooms or a head: run it with services"
+            )
+        settle(1)
+        folder = models.resolve(recipe.model, tokenizer=True)
+        self.recipe = recipe
+        self._opener = Opener(run_id, recipe, dataset.read(recipe, Path()))
+        engine = maker(recipe, 1)()
+        assert isinstance(engine, TorchEngine)
+        self._engine = engine
+        self._sampler = engine._forward.model  # its weights are set in memory
+        self._dtype = compute_dtype(recipe.resources.dtype)
+        self._trainer = Trainer(load_trained(folder), recipe.optimise, self._dtype, recipe.seed)
+        self._targets = losses.build(recipe.optimise.loss, recipe.optimise.loss_settings).targets
+        optimise = recipe.optimise
+        self._estimator = registry.build(
+            "optimise", optimise.advantage, optimise.advantage_settings
+        )
+        name = recipe.scorers[0]
+        settings = recipe.filter[0].settings if recipe.filter else {}
+        self._scorer = registry.build("filter", name, settings)
+        self.policy = PolicyVersion(1, 0, self._digest())
+        self._engine.load(self.policy, None)
+
+    def step(self, number: int) -> Counts:
+        """Take one optimizer step on the groups of a batch."""
+        begun = time.process_time()
+        batch = self.recipe.control.groups_per_batch
+        ordinals = range(number * batch, (number + 1) * batch)
+        specs = [spec for ordinal in ordinals for spec in self._training(ordinal, number)]
+        trees, counts = self.grow(specs)
+        lesson = self._lesson(specs, trees)
+        self._trainer.step(lesson.sequences, number, lesson.sizes)
+        self._refresh()
+        counts.trained = sum(len(row.token_U) for row in lesson.sequences)
+        counts.path = int(lesson.metrics["trained_path_tokens"])
+        counts.processor_s = time.process_time() - begun
+        return counts
+
+    def accuracy(self) -> float:
+        """Return the mean greedy score on the held-out rows."""
+        wanted = Evaluation(f"step-{self.policy.step}", "greedy", self.policy.step)
+        trees, _ = self.grow(list(self._opener.evaluation(wanted)))
+        values = [value for tree in trees for value in tree.rewards.values() if value is not None]
+        return sum(values) / len(values)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return the weights of the policy in training."""
+        return dict(self._trainer.model.state_dict())
+
+    def grow(self, specs: Sequence[tree_pb2.TreeSpec]) -> tuple[list[ScoredTree], Counts]:
+        """Grow trees together, as a node does, with their rewards."""
+        before, counts = self._engine.stats(), Counts()
+        if self.recipe.deterministic:
+            self._engine.forget()
+        growing = {spec.tree_id: self._begun(spec) for spec in specs}
+        steps = [(tree, tree.grower.start()) for tree in growing.values()]
+        while steps or self._engine.busy:
+            for tree, step in steps:
+                self._carry_out(tree, step)
+            steps = []
+            if self._engine.busy:
+                branches = self._engine.stats().running
+                samples = self._engine.step()
+                counts.positions += 1 if branches else 0
+                counts.branches += branches
+                steps = _ended(growing, samples)
+            steps += self._scored(growing.values())
+        unfinished = [tree for tree in growing.values() if tree.leaves is None]
+        if unfinished:
+            label = unfinished[0].grower.spec.tree_policy_label
+            raise RuntimeError(f"{label}: {len(unfinished)} trees are not done, and nothing runs")
+        trees = [self._result(tree) for tree in growing.values()]
+        after = self._engine.stats()
+        counts.sampled = after.sampled_tokens - before.sampled_tokens
+        counts.prefilled = after.prefilled_tokens - before.prefilled_tokens
+        counts.leaves = sum(len(tree.leaves) for tree in trees)
+        return trees, counts
+
+    def _training(self, ordinal: int, number: int) -> list[tree_pb2.TreeSpec]:
+        rows = len(self._opener.examples.train)
+        allocation = Allocation(row_of(rows, self.recipe.seed, ordinal))
+        return self._opener.training(ordinal, allocation, PolicySteps(number))
+
+    def _begun(self, spec: tree_pb2.TreeSpec) -> _Growing:
+        tree = Grower(from_wire(spec), Tree(spec.tree_id), self._engine.tokenizer, "alone", 1)
+        return _Growing(tree, json.loads(spec.row_json))
+
+    def _carry_out(self, tree: _Growing, step: GrowthStep) -> None:
+        if step.grown is not None:
+            tree.leaves = step.grown
+        for request in step.requests:
+            self._engine.submit(request)
+        keys = [tree.grower.key(branch) for branch in step.aborts]
+        stopped = [sample for key in keys if (sample := self._engine.abort(key)) is not None]
+        if stopped:
+            self._carry_out(tree, tree.grower.ended(stopped))
+
+    def _scored(self, trees: Iterable[_Growing]) -> list[tuple[_Growing, GrowthStep]]:
+        """Return the steps that follow from the scores that trees wait for."""
+        waiting = [tree for tree in trees if tree.leaves is None and tree.grower.lacks_scores]
+        return [(tree, tree.grower.scored(self._scores(tree))) for tree in waiting]
+
+    def _scores(self, tree: _Growing) -> list[LeafScore]:
+        return [LeafScore(leaf, "alone", self._reward(tree, leaf)) for leaf in tree.grower.leaves]
+
+    def _reward(self, tree: _Growing, leaf: Leaf) -> float:
+        if leaf not in tree.rewards:
+            score = self._scorer.score(tree.grower.completion(leaf), tree.row)
+            if not isinstance(score, Scored):
+                raise RuntimeError(f"{self.recipe.scorers[0]}: {score.reason}")
+            tree.rewards[leaf] = score.value
+        return tree.rewards[leaf]
+
+    def _result(self, tree: _Growing) -> ScoredTree:
+        assert tree.leaves is not None
+        rewards = {leaf: self._reward(tree, leaf) for leaf in tree.leaves}
+        return ScoredTree(tree.grower.tree, tree.leaves, rewards)
+
+    def _lesson(self, specs: Sequence[tree_pb2.TreeSpec], trees: Sequence[ScoredTree]) -> Lesson:
+        groups: dict[str, list[ScoredTree]] = {}
+        for spec, tree in zip(specs, trees, strict=True):
+            groups.setdefault(spec.group_id, []).append(tree)
+        optimise = self.recipe.optimise
+        return build_lesson(
+            list(groups.items()),
+            self._estimator,
+            lambda tree, leaf: False,
+            self.policy.digest,
+            self._trainer.budget,
+            targets=self._targets,
+            minibatches=optimise.minibatches,
+            entropy_quantile=optimise.entropy_quantile,
+        )
+
+    def _refresh(self) -> None:
+        """Copy the trained weights into the sampler."""
+        own = dict(self._trainer.model.named_parameters())
+        with torch.no_grad():
+            for name, target in self._sampler.named_parameters():
+                target.copy_(own[name])
+        self.policy = PolicyVersion(1, self.policy.step + 1, self._digest())
+        self._engine.load(self.policy, None)
+
+    def _digest(self) -> bytes:
+        """Return the digest that a learner publishes the policy with."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        with tempfile.TemporaryDirectory() as folder:
+            weights = self._trainer.masters.computed()
+            return file.write(Path(folder), "policy", weights, 0, 0, dtype).digest
+
+
+def _ended(
+    growing: dict[bytes, _Growing], samples: Sequence[Any]
+) -> list[tuple[_Growing, GrowthStep]]:
+    by_tree: dict[bytes, list[Any]] = {}
+    for sample in samples:
+        assert isinstance(sample.key, BranchKey)
+        by_tree.setdefault(sample.key.tree_id, []).append(sample)
+    return [(growing[tree], growing[tree].grower.ended(part)) for tree, part in by_tree.items()]

@@ -1,0 +1,133 @@
+"""The protocol of the experiment `trees`: what is measured, in which order, and what is chosen.
+
+Settings are chosen on seeds of their own, over equal grids for all arms, before any seed that is
+reported. A best setting at a grid's edge widens the grid (`WIDENED`, by hand, with a commit).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from bench.harness.kept import Cell
+from bench.trees import arms, course, policy
+from bench.trees.arms import ARMS, LAST, RATES, SHAPES, Arm, Setting, Task
+from bench.trees.figures import Spent
+
+TUNING = (100, 101)
+MAIN = Task(16)
+SEEDS: Mapping[Task, Sequence[int]] = {
+    MAIN: range(10),
+    Task(8): range(5),
+    Task(32): range(5),
+    Task(16, LAST): range(5),
+}
+CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
+"""Sampled tokens of a run at most, by operations."""
+RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
+TREES = ("forks-rose", "forks-outcome", "treepo", "tree-grpo", "rose")
+WIDENED: Mapping[str, Sequence[Setting]] = {}
+"""Settings beside the grid, by arm: neighbours of a best one at its edge."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run to measure."""
+
+    arm: Arm
+    task: Task
+    setting: Setting
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of its cell."""
+        of = f"K{self.task.operations}-{self.task.right}"
+        return f"{of}/{self.arm.name}/{self.setting.name}/{self.seed}"
+
+    @property
+    def cap(self) -> int:
+        """Sampled tokens at most."""
+        return CAPS[self.task.operations]
+
+    def asked(self) -> dict[str, Any]:
+        """Return all that decides about its figures."""
+        recipe = arms.recipe(self.arm, self.task, self.setting, self.seed)
+        parts = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"model"})
+        return {"policy": policy.digest(), "cap": self.cap, "grid": course.GRID, "recipe": parts}
+
+    def measure(self) -> Cell:
+        """Run it."""
+        recipe = arms.recipe(self.arm, self.task, self.setting, self.seed)
+        return course.run(recipe, self.cap)
+
+
+Get = Callable[[Wanted], Cell | None]
+
+
+def grid(arm: str) -> list[Setting]:
+    """Return the settings that an arm is tuned over."""
+    pairs = itertools.product(SHAPES, RATES)
+    settings = [Setting(groups, leaves, rate) for (groups, leaves), rate in pairs]
+    return [*settings, *WIDENED.get(arm, ())]
+
+
+def tuning(arm: str) -> list[Wanted]:
+    """Return the runs that an arm is tuned on."""
+    return [Wanted(ARMS[arm], MAIN, s, seed) for s in grid(arm) for seed in TUNING]
+
+
+def tuned(arm: str, get: Get) -> Setting | None:
+    """Return an arm's best setting: the fewest tokens to get there, in the geometric mean.
+
+    None while runs are missing.
+    """
+    costs: dict[Setting, list[float]] = {}
+    for wanted in tuning(arm):
+        cell = get(wanted)
+        if cell is None:
+            return None
+        costs.setdefault(wanted.setting, []).append(_cost(cell))
+    return min(costs, key=lambda setting: fmean(map(math.log, costs[setting])))
+
+
+def chosen(names: Sequence[str], get: Get) -> tuple[str, Setting] | None:
+    """Return the best of several arms with its best setting; None while runs are missing."""
+    best: dict[str, tuple[float, Setting]] = {}
+    for name in names:
+        setting = tuned(name, get)
+        if setting is None:
+            return None
+        runs = [get(Wanted(ARMS[name], MAIN, setting, seed)) for seed in TUNING]
+        best[name] = fmean(math.log(_cost(cell)) for cell in runs if cell is not None), setting
+    name = min(best, key=lambda name: best[name][0])
+    return name, best[name][1]
+
+
+def _cost(cell: Cell) -> float:
+    """Return the tokens of a run; more than its cap, the more the less accurate it was there."""
+    there = course.reached(cell)
+    return there if there is not None else cell["cap"] * (2 - cell["points"][-1]["accuracy"])
+
+
+def spent(cell: Cell, what: str = "sampled") -> Spent:
+    """Return what a run spent until it got there."""
+    there = course.reached(cell, what)
+    if there is not None:
+        return Spent(there)
+    return Spent(float(cell["points"][-1][what]), censored=True)
+
+
+def reported(get: Get) -> Iterator[Wanted]:
+    """Yield the runs that are reported, as far as their settings are chosen."""
+    rival = chosen(RIVALS, get)
+    settings = {name: tuned(name, get) for name in TREES}
+    if rival is not None:
+        settings = {rival[0]: rival[1], **settings}
+    for task, seeds in SEEDS.items():
+        for seed in seeds:
+            for name, setting in settings.items():
+                if setting is not None:
+                    yield Wanted(ARMS[name], task, setting, seed)

@@ -1,0 +1,49 @@
+"""A run of the experiment `trees`: when it has got there, and what its arms ask for."""
+
+from typing import Any
+
+import pytest
+
+from bench.trees import arms, course
+from bench.trees.arms import ARMS, Setting, Task
+
+
+def _course(*accuracies: float) -> dict[str, Any]:
+    points = [{"accuracy": a, "sampled": 10 * n} for n, a in enumerate(accuracies)]
+    return {"points": points}
+
+
+def test_it_has_got_there_at_the_first_of_two_measurements_in_a_row() -> None:
+    assert course.reached(_course(0.1, 0.9, 0.8, 0.95, 0.9)) == 30.0
+    assert course.reached(_course(0.1, 0.9, 0.89, 0.95)) is None
+    assert course.reached(_course(0.5, 0.7), least=0.5) == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(ARMS))
+@pytest.mark.parametrize("operations", [8, 16, 32])
+def test_all_arms_have_equal_leaves_and_differ_in_nothing_else(name: str, operations: int) -> None:
+    task, setting = Task(operations), Setting(4, 32, 1e-3)
+    of_arm = arms.recipe(ARMS[name], task, setting, 3).model_dump()
+    of_iid = arms.recipe(ARMS["iid-grpo"], task, setting, 3).model_dump()
+    generate, optimise = of_arm.pop("generate"), of_arm.pop("optimise")
+    assert generate["trees"] * _leaves(generate) == 32
+    assert generate["max_new_tokens"] == 6 * operations + 1
+    of_iid.pop("generate")
+    rest = of_iid.pop("optimise")
+    for part in ("advantage", "advantage_settings"):
+        optimise.pop(part), rest.pop(part)
+    assert optimise == rest
+    assert {**of_arm, "name": ""} == {**of_iid, "name": ""}
+
+
+def _leaves(generate: dict[str, Any]) -> int:
+    settings = generate["settings"]
+    if generate["policy"] == "tree-grpo":
+        return int(1 + settings["rounds"] * settings["expansions"])
+    return int(settings["width"])
+
+
+def test_forks_fill_the_answer() -> None:
+    settings = arms.forks(Task(16), 16)["settings"]
+    assert (settings["segment"], settings["max_depth"]) == (24, 5)  # the fifth has the end alone
+    assert arms.forks(Task(32), 8)["settings"]["segment"] == 64

@@ -1,0 +1,63 @@
+"""Cells of the experiment `trees` run in one process: they make the policies that services make."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from banyan.recipe import Recipe
+from banyan.v1 import runstore_service_pb2 as rs
+from bench.trees import policy
+from bench.trees.arms import ARMS, Task
+from bench.trees.process import InProcess
+from tests.faults.harness import system, tiny_model
+
+pytestmark = pytest.mark.slow
+STEPS = 2
+ASKED = Task(operations=3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_model(tmp_path_factory.mktemp("model"), vocab=len(policy.LETTERS))
+    policy.tokenizer_in(folder)
+    return folder
+
+
+def _recipe(name: str, model: Path) -> Recipe:
+    """Return an arm's recipe, paid by length: a random model is never right."""
+    arm = ARMS[name]
+    parts: dict[str, Any] = {
+        "name": name,
+        "model": str(model),
+        "task": {"name": "chains-mod", "size": 40, "config": {"operations": 3}, "holdout": 0.2},
+        "generate": {"max_new_tokens": ASKED.tokens + 1, **arm.generate(ASKED, 8)},
+        "filter": [{"name": "length", "settings": {"least": 15, "most": 16, "buffer": 8}}],
+        "control": {"groups_per_batch": 4},
+        "optimise": {"advantage": arm.advantage, "learning_rate": 1e-2, "loss": "reinforce"},
+        "budget": {"steps": STEPS},
+        "eval": {"samples": 0, "max_rows": 2},
+        "resources": {"dtype": "float32", "threads": 1},
+        "seed": 5,
+        "deterministic": True,
+    }
+    return Recipe.model_validate(parts)
+
+
+@pytest.mark.parametrize("name", ["iid-dr-grpo", "forks-rose", "tree-grpo"])
+async def test_the_services_make_the_same_policy(name: str, model: Path, tmp_path: Path) -> None:
+    recipe = _recipe(name, model)
+    async with system(tmp_path) as started:
+        run_id = await started.create(recipe.model_dump())
+        assert (await started.finish()).state == rs.RUN_STATE_SUCCEEDED
+    last = max(tmp_path.glob("runs/*/checkpoints/*/model.safetensors"))
+    process = InProcess(recipe, run_id)
+    before = {name: weight.clone() for name, weight in process.weights().items()}
+    for number in range(STEPS):
+        process.step(number)
+    after, theirs = process.weights(), load_file(last)
+    assert after.keys() == theirs.keys()
+    assert all(torch.equal(after[name], theirs[name]) for name in after)
+    assert not any(torch.equal(after[name], before[name]) for name in after)
