@@ -41,7 +41,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
 }
-RATE, RISING = 3e-3, 50
+RATE, RISING, FALLING = 2e-3, 50, 500  # steps up to the rate, and from it to 0
 _IGNORED = -100
 
 
@@ -63,9 +63,9 @@ class Stage:
 
 STAGES = (
     Stage(300, (1, 2, 4), 64, anywhere=True),
-    Stage(300, (4, 8), 32, anywhere=True),
-    Stage(300, (8, 16), 16, anywhere=True),
-    Stage(300, (8, 16, 32), 12, anywhere=False),
+    Stage(300, (2, 4, 8), 40, anywhere=True),
+    Stage(400, (4, 8, 16), 20, anywhere=True),
+    Stage(700, (8, 16, 32), 10, anywhere=True),
 )
 LENGTHS = (8, 16, 32)
 """Operations of the chains that the experiment asks for."""
@@ -148,7 +148,7 @@ def learn(model: Any, tokenizer: Any) -> float:
     steps, losses = sum(stage.steps for stage in STAGES), list[float]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     rate = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / RISING) * (1 - step / steps)
+        optimizer, lambda step: min(1, (step + 1) / RISING, (steps - step) / FALLING)
     )
     for stage in STAGES:
         for _ in range(stage.steps):
