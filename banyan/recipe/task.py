@@ -13,8 +13,8 @@ class Task(Part):
     name: Literal["arithmetic", "chains", "chains-mod", "products", "reasoning-gym", "file"]
     """arithmetic: built in, for the quick start. chains: built-in sums with steps. chains-mod:
     built-in chains of sums and differences modulo 10. products: built-in products of three digits,
-    asked with a calculator at hand. reasoning-gym: one of its generators. file: the user's JSONL or
-    Parquet."""
+    asked with a calculator at hand. reasoning-gym: one of its generators. file: the user's own
+    rows."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
@@ -23,7 +23,9 @@ class Task(Part):
     """chains-mod: `operations`, steps of a chain (16). reasoning-gym: settings of the
     generator."""
     path: str = ""
-    """file: rows, one JSON object a line or a Parquet table."""
+    """file: rows by the suffix of the file: .parquet or .pq, a table; .csv or .tsv, a header line
+    and values that are all texts, also where they look like numbers; any other, one JSON object a
+    line."""
     prompt: str = "prompt"
     """file: the field that holds the prompt: a text, or a list of {role, content}."""
     reward: str = ""
@@ -49,5 +51,7 @@ class Task(Part):
                 "task reasoning-gym needs `dataset`, the name of a generator such as countdown"
             )
         if self.name == "file" and not self.path:
-            raise ValueError("task file needs `path`, the JSONL or Parquet file with its rows")
+            raise ValueError(
+                "task file needs `path`, the file with its rows: JSON Lines, Parquet or CSV"
+            )
         return self

@@ -12,7 +12,7 @@ Overrides = Annotated[
 ]
 Rows = Annotated[
     Path | None,
-    typer.Option("--rows", help="JSON Lines or Parquet: prompt and completion, or messages."),
+    typer.Option("--rows", help="JSON Lines, Parquet or CSV: prompt and completion, or messages."),
 ]
 FromRun = Annotated[
     str, typer.Option("--from", help="A stored run, whose successful paths are learned.")

@@ -1,4 +1,4 @@
-"""Rows of a warm start, JSON Lines or Parquet: a prompt and its completion, or messages."""
+"""Rows of a warm start, JSON Lines, Parquet or CSV: a prompt and its completion, or messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,13 @@ class Conversation:
 
 def read(path: Path, recipe: Recipe) -> list[Conversation]:
     """Return the file's rows. Raise InvalidInput that names the line and the remedy."""
-    from services.gateway.tasks import file
+    from services.gateway.tasks import sources
 
     if not path.is_file():
-        raise InvalidInput(f"--rows {path}: there is no such file; name JSON Lines or Parquet")
-    rows = [_conversation(where, row, recipe.task.system) for where, row in file.records(path)]
+        raise InvalidInput(
+            f"--rows {path}: there is no such file; name one of JSON Lines, Parquet or CSV"
+        )
+    rows = [_conversation(where, row, recipe.task.system) for where, row in sources.of_file(path)]
     if not rows:
         raise InvalidInput(f"--rows {path} holds no rows")
     return rows

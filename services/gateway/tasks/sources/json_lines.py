@@ -1,0 +1,32 @@
+"""Rows of a JSON Lines file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from banyan.errors import InvalidInput
+from services.gateway.tasks.sources.text_file import brief, opened
+
+
+def records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the value of each line that is not blank, with its place.
+
+    Raise InvalidInput that names the line and its text.
+    """
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                where = f"{path} line {number}"
+                yield where, _parsed(line, where)
+
+
+def _parsed(line: str, where: str) -> Any:
+    try:
+        return json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{where} is not JSON: {brief(line.strip())}: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value; use null")

@@ -1,0 +1,27 @@
+"""Rows of a Parquet table."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from banyan.errors import InvalidInput
+
+
+def records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row as Python values, with its place. Raise InvalidInput that names the file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InvalidInput(
+            f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'"
+        ) from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            row_number = 0
+            for batch in table.iter_batches():
+                for row in batch.to_pylist():
+                    row_number += 1
+                    yield f"{path} row {row_number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
