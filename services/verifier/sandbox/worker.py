@@ -14,11 +14,12 @@ from typing import Any
 from banyan.digest import canonical
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.reasons import Reason
+from banyan.recipe.hub_dataset import is_hub_dataset
 from banyan.runtime import torch_environment
 from banyan.runtime.launch import OURS_ISOLATED
 from services.verifier.sandbox import frames, interpreters
 from services.verifier.sandbox.allowed import grants
-from services.verifier.sandbox.confinement import folders
+from services.verifier.sandbox.confinement import folders, hub_cache
 from services.verifier.sandbox.confinement.launch import launch
 from services.verifier.sandbox.limits import ROUNDS, Limits
 from services.verifier.sandbox.outcomes import plain
@@ -228,8 +229,14 @@ def _remedy(python: str) -> str:
 
 
 def _locations(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the places of these files: as named, or in a folder of the module search path."""
+    """Yield the places of these files: as named, or in a folder of the module search path.
+
+    Those of a data set of the hub are the folders of the hub's caches, as this process has them.
+    """
     for path in paths:
+        if is_hub_dataset(path):
+            yield from hub_cache.folders()
+            continue
         for base in dict.fromkeys(("", *sys.path)):
             location = os.path.abspath(os.path.join(base, os.path.expanduser(path)))
             if os.path.exists(location):

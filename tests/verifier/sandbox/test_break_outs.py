@@ -40,6 +40,7 @@ WITHHELD = (
     "reads id_ed25519",
     "reads credentials.json",
     "reads data/secrets.yaml",
+    "reads cache/datasets/org___rows/train.arrow",
 )
 ALLOWED = {
     "reads open.txt": 4.0,
@@ -58,6 +59,7 @@ def project(folder: Path) -> Path:
     """Make a project's folder as users have it: the module beside secrets, rows and data."""
     (folder / ".banyan").mkdir(parents=True)
     (folder / "data").mkdir()
+    (folder / "cache/datasets/org___rows").mkdir(parents=True)
     shutil.copy(Path(__file__).parents[1] / "attacks.py", folder)
     texts = {
         "open.txt": "four",
@@ -68,6 +70,7 @@ def project(folder: Path) -> Path:
     }
     texts |= {"other.py": "VALUE = 3", "private.txt": "S", "data/words.txt": "words"}
     texts |= {"id_ed25519": "S", "credentials.json": "{}", "data/secrets.yaml": "S"}
+    texts |= {"cache/datasets/org___rows/train.arrow": "S"}
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "linked.txt").hardlink_to(folder / "rows.jsonl")
@@ -93,9 +96,10 @@ def tried(
     folder = owned(project(tmp_path_factory.mktemp("project") / "p"), "user" in how)
     words = [*REFUSED, *WITHHELD, *ALLOWED, "copies", "capabilities"]
     jobs = [("attacks:attack", word) for word in words]
-    found = scoring_process.scored(
-        jobs, folder, limits={"deadline_s": 10.0}, spec={"withheld": ["rows.jsonl"]}, **how
-    )
+    spec = {"withheld": ["rows.jsonl", "hf://org/rows"]}
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_HOME", str(folder / "cache"))
+        found = scoring_process.scored(jobs, folder, limits={"deadline_s": 10.0}, spec=spec, **how)
     return dict(zip(words, found, strict=True)), folder
 
 
