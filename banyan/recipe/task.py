@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from banyan.recipe import hub_dataset
 from banyan.recipe.part import Part, Settings
 
 
@@ -14,7 +15,7 @@ class Task(Part):
     """arithmetic: built in, for the quick start. chains: built-in sums with steps. chains-mod:
     built-in chains of sums and differences modulo 10. products: built-in products of three digits,
     asked with a calculator at hand. reasoning-gym: one of its generators. file: the user's own
-    rows."""
+    rows, or a data set of the Hugging Face hub."""
     dataset: str = ""
     """reasoning-gym: name of the generator."""
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
@@ -25,7 +26,10 @@ class Task(Part):
     path: str = ""
     """file: rows by the suffix of the file: .parquet or .pq, a table; .csv or .tsv, a header line
     and values that are all texts, also where they look like numbers; any other, one JSON object a
-    line."""
+    line. Or a data set of the Hugging Face hub, `hf://ORG/NAME[@REVISION][/CONFIG][:SPLIT]`, as
+    `hf://openai/gsm8k/main:train` (`pip install 'banyan[datasets]'`): split `train` if none is
+    named, and the commit that it has when the run begins. Without a hub it is read from the cache
+    in HF_HOME."""
     prompt: str = "prompt"
     """file: the field that holds the prompt: a text, or a list of {role, content}."""
     reward: str = ""
@@ -41,7 +45,10 @@ class Task(Part):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files of the rows, which no scorer and no environment may read."""
+        """Files of the rows, which no scorer and no environment may read.
+
+        A data set of the hub is among them as it is named; the verifier knows where its cache is.
+        """
         return (self.path,) if self.name == "file" else ()
 
     @model_validator(mode="after")
@@ -54,4 +61,6 @@ class Task(Part):
             raise ValueError(
                 "task file needs `path`, the file with its rows: JSON Lines, Parquet or CSV"
             )
+        if self.name == "file" and hub_dataset.is_hub_dataset(self.path):
+            hub_dataset.parse(self.path)
         return self

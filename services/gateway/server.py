@@ -23,7 +23,7 @@ from services.gateway.join import tokens
 from services.gateway.join.admission import Admission, TokenVerifier, check_joinable
 from services.gateway.runs import model_facts
 from services.gateway.runs.applied_steps import Applied, read_applied
-from services.gateway.runs.create import new_run, read_recipe, with_model
+from services.gateway.runs.create import new_run, read_recipe, with_commit, with_model
 from services.gateway.runs.drivers import Drivers
 from services.gateway.runs.facts import facts_of
 from services.gateway.runs.revive import uncured
@@ -55,6 +55,7 @@ class Gateway(GatewayServiceServicer):
     async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
         recipe = read_recipe(request.recipe_json)
         recipe = await asyncio.to_thread(with_model, recipe)
+        recipe = await asyncio.to_thread(with_commit, recipe)
         examples = await dataset.load(recipe, Path.cwd())
         facts = await asyncio.to_thread(model_facts.read, recipe)
         new = new_run(recipe, examples, request.folder, self._state, facts)

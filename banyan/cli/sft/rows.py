@@ -36,6 +36,7 @@ def read(path: Path, recipe: Recipe) -> list[Conversation]:
     if not path.is_file():
         raise InvalidInput(
             f"--rows {path}: there is no such file; name one of JSON Lines, Parquet or CSV"
+            " (of a data set of the hub, save one first)"
         )
     rows = [_conversation(where, row, recipe.task.system) for where, row in sources.of_file(path)]
     if not rows:

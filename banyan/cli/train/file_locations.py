@@ -9,6 +9,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins.environment import HOSTED
 from banyan.recipe import Environment, Recipe
+from banyan.recipe.hub_dataset import is_hub_dataset
 
 
 def located(recipe: Recipe, file: Path) -> Recipe:
@@ -88,7 +89,7 @@ def _absolute(name: str, key: str, file: Path) -> str:
 
 
 def _task(recipe: Recipe, file: Path) -> object:
-    if not recipe.task.path:
+    if not recipe.task.path or is_hub_dataset(recipe.task.path):
         return recipe.task
     path = _found(recipe.task.path, file)
     if path is None:

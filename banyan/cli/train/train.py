@@ -18,7 +18,8 @@ from banyan.cli.train import resume as resumable
 from banyan.cli.train import scorer_checks, search_path
 from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
+from banyan.recipe import Recipe, Task
+from banyan.recipe.hub_dataset import is_hub_dataset
 from banyan.text.printable import PrintableFormatter
 
 
@@ -50,9 +51,7 @@ def train(
     """Train a recipe with all services on this machine."""
     resume = resume or bool(run_id)
     _check_options(recipe, overrides, resume, json_without_dry_run=as_json and not dry_run)
-    loaded = (
-        None if resume else located(recipes.read(recipe, overrides or ()), recipes.find(recipe))
-    )
+    loaded = None if resume else _loaded(recipe, overrides or ())
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
@@ -72,6 +71,12 @@ def train(
         Session(state=state, recipe=loaded, listen=listen, path=path, run_id=run_id).run()
     )
     sys.exit(status)
+
+
+def _loaded(recipe: str, overrides: Sequence[str]) -> Recipe:
+    loaded = located(recipes.read(recipe, overrides), recipes.find(recipe))
+    _announce(loaded.task)
+    return loaded
 
 
 def _check_options(
@@ -155,9 +160,10 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
     with reading(state) as client:
         run = resumable.chosen(client.runs(), run_id, state)
     recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
+    _announce(recipe.task)
     try:
         _prepare(recipe)
-        if recipe.task.name == "file":
+        if recipe.task.name == "file" and not _is_of_hub(recipe.task):
             file.first(recipe.task, Path.cwd())
         scorer_checks.check(
             recipe, [Path(folder) for folder in search_path.remembered(state, folders)]
@@ -167,13 +173,26 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
 
 
 def _prepare(recipe: Recipe) -> None:
-    """Find the model before anything starts, so that a missing one is one clear message."""
+    """Find model and data set before anything starts: what is missing is one clear message."""
     from services.chassis import models
+    from services.gateway.tasks import file
 
     _check_engine(recipe)
+    if _is_of_hub(recipe.task):
+        # Here it may take longer than a call of the gateway.
+        file.first(recipe.task, Path.cwd())
     if recipe.model == models.SMOLLM2 and not (models.cache() / recipe.model).is_dir():
         err.print(f"converting {recipe.model} once …")
     models.resolve(recipe.model, tokenizer=recipe.resources.engine == "torch")
+
+
+def _announce(task: Task) -> None:
+    if _is_of_hub(task):
+        err.print(f"reading {task.path} …", markup=False, soft_wrap=True)
+
+
+def _is_of_hub(task: Task) -> bool:
+    return task.name == "file" and is_hub_dataset(task.path)
 
 
 def _check_engine(recipe: Recipe) -> None:

@@ -15,6 +15,7 @@ from banyan.v1 import runstore_service_pb2 as runs
 from services.chassis import models
 from services.chassis.model_checks import model_files
 from services.gateway.runs.model_facts import NOTHING_KNOWN, ModelFacts
+from services.gateway.tasks import file
 from services.gateway.tasks.dataset import Examples
 
 _ID_BYTES = 4
@@ -56,6 +57,15 @@ def with_model(recipe: Recipe) -> Recipe:
         return recipe
     model_files.check(Path(folder), tokenizer=recipe.resources.engine == "torch")
     return recipe.model_copy(update={"model": os.path.realpath(folder)})
+
+
+def with_commit(recipe: Recipe) -> Recipe:
+    """Return the recipe with the commit of its task's data set.
+
+    The rows of a resumed run are then the same, whatever the hub has by that time. Raise
+    InvalidInput if the data set can be had neither from the hub nor from a cache.
+    """
+    return recipe.model_copy(update={"task": file.fixed(recipe.task)})
 
 
 def run_id(recipe: Recipe) -> str:

@@ -1,4 +1,4 @@
-"""Rows of the user's own file: JSON Lines, Parquet, CSV or TSV.
+"""Rows of the user's own: JSON Lines, Parquet, CSV or TSV, or a data set of the Hugging Face hub.
 
 Every row is checked before the run starts; a bad one is named.
 """
@@ -10,22 +10,25 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
+from banyan.recipe.hub_dataset import is_hub_dataset, parse
 from services.gateway.tasks import sources
 from services.gateway.tasks.prompt import messages
 from services.gateway.tasks.size import check_size
+from services.gateway.tasks.sources import hub
 from services.gateway.tasks.sources.text_file import brief
 
 RESERVED = "completion"  # the first argument of every reward function
 
 
 def rows(task: Task, base: Path) -> list[dict[str, Any]]:
-    """Return the file's rows.
+    """Return the rows of a file or data set.
 
     Raise InvalidInput that names the file, the line or row, and the value.
     """
     checked = list(_read(task, base))
     if not checked:
-        raise InvalidInput(f"{_path(task, base)} holds no rows")
+        source = task.path if is_hub_dataset(task.path) else _path(task, base)
+        raise InvalidInput(f"{source} holds no rows")
     return checked
 
 
@@ -34,12 +37,24 @@ def first(task: Task, base: Path) -> dict[str, Any] | None:
     return next(_read(task, base), None)
 
 
+def fixed(task: Task) -> Task:
+    """Return the task with the commit of its data set, so that its rows stay the same.
+
+    Raise InvalidInput if the hub has no such data set, or cannot be reached and no copy is cached.
+    """
+    if task.name != "file" or not is_hub_dataset(task.path):
+        return task
+    return task.model_copy(update={"path": str(hub.fixed(parse(task.path)))})
+
+
 def _read(task: Task, base: Path) -> Iterator[dict[str, Any]]:
     for where, row in _records(task, base):
         yield _checked(row, where, task)
 
 
 def _records(task: Task, base: Path) -> Iterator[tuple[str, Any]]:
+    if is_hub_dataset(task.path):
+        return hub.records(parse(task.path))
     path = _path(task, base)
     if path.is_dir():
         raise InvalidInput(
