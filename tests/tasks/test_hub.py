@@ -19,7 +19,7 @@ from banyan.recipe.hub_dataset import parse
 from services.gateway.tasks import file, load
 from tests.tasks.fake_hub import FakeHub, served
 
-pytest.importorskip("datasets")
+pytestmark = pytest.mark.slow  # each reading is a process that imports `datasets`
 
 FIRST = [{"question": "1 + 1?", "answer": "2"}, {"question": "1 + 2?", "answer": "3"}]
 SECOND = [{"question": "2 + 2?", "answer": "4"}]
