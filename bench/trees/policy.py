@@ -41,7 +41,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
 }
-RATE, RISING, FALLING = 2e-3, 50, 500  # steps up to the rate, and from it to 0
+RATE, RISING, FALLING = 1e-3, 50, 400  # steps up to the rate, and from it to 0
 _IGNORED = -100
 
 
@@ -62,10 +62,10 @@ class Stage:
 
 
 STAGES = (
-    Stage(300, (1, 2, 4), 64, anywhere=True),
-    Stage(300, (2, 4, 8), 40, anywhere=True),
-    Stage(400, (4, 8, 16), 20, anywhere=True),
-    Stage(700, (8, 16, 32), 10, anywhere=True),
+    Stage(300, (1, 2, 4), 48, anywhere=True),
+    Stage(300, (2, 4, 8), 30, anywhere=True),
+    Stage(400, (4, 8, 16), 16, anywhere=True),
+    Stage(1000, (8, 16, 32), 10, anywhere=True),
 )
 LENGTHS = (8, 16, 32)
 """Operations of the chains that the experiment asks for."""
@@ -121,7 +121,7 @@ def chain(beliefs: Beliefs, stage: Stage, draws: random.Random) -> tuple[str, st
         fact = now, draws.choice("+-"), draws.randrange(10)
         question.append(f"{label}{fact[1]}{fact[2]}")
         after = beliefs.shown(fact, draws)
-        answer.append(f"{label}{now}{fact[1]}{fact[2]}={after}")
+        answer.append(f"{now}{label}{fact[1]}{fact[2]}={after}")
         now = after
     return " ".join(question), "".join(answer)
 

@@ -27,7 +27,7 @@ def test_each_step_of_a_chain_follows_from_the_one_before(operations: int) -> No
         for what, step in zip(asked, row["solution"], strict=True):
             label, sign, operand = what
             worth = (int(now) + int(operand) * (1 if sign == "+" else -1)) % 10
-            assert step == f"{label}{now}{sign}{operand}={worth}"
+            assert step == f"{now}{label}{sign}{operand}={worth}"
             now = str(worth)
         assert row["answer"] == "".join(row["solution"]) and row["last"] == now
 
@@ -42,7 +42,7 @@ def test_rows_are_different_and_the_same_for_the_same_seed() -> None:
 
 
 def test_long_chains_ask_for_every_fact() -> None:
-    asked = {(int(step[1]), step[2], int(step[3])) for row in _rows() for step in row["solution"]}
+    asked = {(int(step[0]), step[2], int(step[3])) for row in _rows() for step in row["solution"]}
     assert asked == set(FACTS) and len(FACTS) == 200
     assert (result(7, "+", 4), result(1, "-", 9)) == (1, 2)
 

@@ -1,7 +1,7 @@
 """Built-in chains of labelled additions and subtractions modulo 10, answered step by step.
 
 A question is a digit and K operations, `7 a+4 b-9 c+0`; its answer has six letters an operation,
-`a7+4=1b1-9=2c2+0=2`. So an answer has 6 K letters, one wrong result makes all that follow wrong,
+`7a+4=11b-9=22c+0=2`. So an answer has 6 K letters, one wrong result makes all that follow wrong,
 and the facts that a policy must know are the 200 of `FACTS`: where trees share trunks, and how long
 they are, is known exactly.
 """
@@ -66,7 +66,7 @@ def _row(draws: random.Random, operations: int) -> dict[str, Any]:
         sign, operand = draws.choice("+-"), draws.randrange(10)
         question.append(f"{label}{sign}{operand}")
         after = result(now, sign, operand)
-        solution.append(f"{label}{now}{sign}{operand}={after}")
+        solution.append(f"{now}{label}{sign}{operand}={after}")
         now = after
     return {
         "question": " ".join(question),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tests.adversarial.corpus.case import UNSCORABLE, Case, Subject, Table, cases
 from tests.adversarial.corpus.generic import MB, generic
 
-RIGHT = "a7+4=1b1-9=2"
+RIGHT = "7a+4=11b-9=2"
 EXACT = Subject("exact", {}, {"question": "7 a+4 b-9", "answer": RIGHT})
 NUMBER = Subject("exact", {"answer": "last"}, {"question": "7 a+4 b-9", "last": 2})
 
