@@ -32,11 +32,14 @@ class Cells:
 
 def everything() -> None:
     """Measure what is missing, in the protocol's order."""
-    cells = Cells(measures=True)
-    for name in (*RIVALS, *TREES):
+    cells, there = Cells(measures=True), Cells(measures=False)
+    for name in RIVALS:
+        for wanted in protocol.first_look(name):
+            cells.get(wanted)
+    rival = protocol.rival(there.get)
+    for name in (rival, *TREES) if rival else TREES:
         for wanted in protocol.tuning(name):
             cells.get(wanted)
-    there = Cells(measures=False)
     for wanted in protocol.reported(there.get):
         cells.get(wanted)
 
@@ -63,7 +66,7 @@ def _shown(spent: Spent, cell: Cell) -> str:
 def compared(task: Task = MAIN) -> list[str]:
     """Return a line for each arm that is reported on a task."""
     cells = Cells(measures=False)
-    rival = protocol.chosen(RIVALS, cells.get)
+    rival = protocol.rival(cells.get)
     if rival is None:
         return ["the rival is not chosen yet"]
     runs: dict[str, list[Cell]] = {}
@@ -72,12 +75,12 @@ def compared(task: Task = MAIN) -> list[str]:
         if cell is not None:
             runs.setdefault(wanted.arm.name, []).append(cell)
     lines = [f"{task}: of {len(SEEDS[task])} seeds"]
-    first = [protocol.spent(cell) for cell in runs.get(rival[0], [])]
+    first = [protocol.spent(cell) for cell in runs.get(rival, [])]
     for name, found in runs.items():
         spent = [protocol.spent(cell) for cell in found]
         accuracy = fmean(cell["points"][-1]["accuracy"] for cell in found)
         line = f"{name} ({len(found)}): accuracy at the end {accuracy:.3f}"
-        if name != rival[0] and len(spent) > 1 and len(first) > 1:
+        if name != rival and len(spent) > 1 and len(first) > 1:
             ratio = figures.ratio(first, spent)
             bound = "" if ratio.exact else ", a bound"
             line += f"; {ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f}{bound})"

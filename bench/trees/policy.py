@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn import functional
 
 from banyan.digest import blake, packed
@@ -65,7 +65,8 @@ STAGES = (
     Stage(300, (1, 2, 4), 48, anywhere=True),
     Stage(300, (2, 4, 8), 30, anywhere=True),
     Stage(400, (4, 8, 16), 16, anywhere=True),
-    Stage(1000, (8, 16, 32), 10, anywhere=True),
+    Stage(800, (8, 16, 32), 10, anywhere=True),
+    Stage(600, (8, 16, 32, 32), 10, anywhere=True),
 )
 LENGTHS = (8, 16, 32)
 """Operations of the chains that the experiment asks for."""
@@ -103,6 +104,7 @@ def tokenizer_in(folder: Path) -> Any:
         models.WordLevel({letter: i for i, letter in enumerate(LETTERS)}, unk_token="<unk>")
     )
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.decoder = decoders.Fuse()
     fast: Any = PreTrainedTokenizerFast
     tokenizer = fast(
         tokenizer_object=inner, unk_token="<unk>", eos_token=END, chat_template=TEMPLATE

@@ -6,6 +6,7 @@ the segment above, whose id has the policy's digest in it: so that is the learne
 durable here.
 """
 
+import itertools
 import json
 import tempfile
 import time
@@ -58,6 +59,7 @@ class Counts:
     positions: steps of the engine in which branches were decoded
     branches: branches decoded in these, in all
     processor_s: processor time
+    seconds: time of growth alone
     """
 
     sampled: int = 0
@@ -68,6 +70,7 @@ class Counts:
     positions: int = 0
     branches: int = 0
     processor_s: float = 0.0
+    seconds: float = 0.0
 
     def add(self, other: "Counts") -> None:
         """Add the counts of another step."""
@@ -120,9 +123,7 @@ class InProcess:
     def step(self, number: int) -> Counts:
         """Take one optimizer step on the groups of a batch."""
         begun = time.process_time()
-        batch = self.recipe.control.groups_per_batch
-        ordinals = range(number * batch, (number + 1) * batch)
-        specs = [spec for ordinal in ordinals for spec in self._training(ordinal, number)]
+        specs = self._training(number)
         trees, counts = self.grow(specs)
         lesson = self._lesson(specs, trees)
         self._trainer.step(lesson.sequences, number, lesson.sizes)
@@ -132,10 +133,14 @@ class InProcess:
         counts.processor_s = time.process_time() - begun
         return counts
 
-    def accuracy(self) -> float:
-        """Return the mean greedy score on the held-out rows."""
+    def sample(self, number: int) -> Counts:
+        """Sample the trees of a step, and train on none."""
+        return self.grow(self._training(number))[1]
+
+    def accuracy(self, rows: int | None = None) -> float:
+        """Return the mean greedy score on the held-out rows, or on the first so many of them."""
         wanted = Evaluation(f"step-{self.policy.step}", "greedy", self.policy.step)
-        trees, _ = self.grow(list(self._opener.evaluation(wanted)))
+        trees, _ = self.grow(list(itertools.islice(self._opener.evaluation(wanted), rows)))
         values = [value for tree in trees for value in tree.rewards.values() if value is not None]
         return sum(values) / len(values)
 
@@ -145,7 +150,7 @@ class InProcess:
 
     def grow(self, specs: Sequence[tree_pb2.TreeSpec]) -> tuple[list[ScoredTree], Counts]:
         """Grow trees together, as a node does, with their rewards."""
-        before, counts = self._engine.stats(), Counts()
+        before, counts, begun = self._engine.stats(), Counts(), time.perf_counter()
         if self.recipe.deterministic:
             self._engine.forget()
         growing = {spec.tree_id: self._begun(spec) for spec in specs}
@@ -170,12 +175,17 @@ class InProcess:
         counts.sampled = after.sampled_tokens - before.sampled_tokens
         counts.prefilled = after.prefilled_tokens - before.prefilled_tokens
         counts.leaves = sum(len(tree.leaves) for tree in trees)
+        counts.seconds = time.perf_counter() - begun
         return trees, counts
 
-    def _training(self, ordinal: int, number: int) -> list[tree_pb2.TreeSpec]:
-        rows = len(self._opener.examples.train)
-        allocation = Allocation(row_of(rows, self.recipe.seed, ordinal))
-        return self._opener.training(ordinal, allocation, PolicySteps(number))
+    def _training(self, number: int) -> list[tree_pb2.TreeSpec]:
+        """Return the trees of a step."""
+        rows, batch = len(self._opener.examples.train), self.recipe.control.groups_per_batch
+        specs: list[tree_pb2.TreeSpec] = []
+        for ordinal in range(number * batch, (number + 1) * batch):
+            allocation = Allocation(row_of(rows, self.recipe.seed, ordinal))
+            specs += self._opener.training(ordinal, allocation, PolicySteps(number))
+        return specs
 
     def _begun(self, spec: tree_pb2.TreeSpec) -> _Growing:
         tree = Grower(from_wire(spec), Tree(spec.tree_id), self._engine.tokenizer, "alone", 1)

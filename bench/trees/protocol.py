@@ -1,7 +1,8 @@
 """The protocol of the experiment `trees`: what is measured, in which order, and what is chosen.
 
 Settings are chosen on seeds of their own, over equal grids for all arms, before any seed that is
-reported. A best setting at a grid's edge widens the grid (`WIDENED`, by hand, with a commit).
+reported; among independent samples the estimator is chosen first, at the middle shape. A best
+setting at a grid's edge widens the grid (`WIDENED`, by hand, with a commit).
 """
 
 import itertools
@@ -76,34 +77,45 @@ def grid(arm: str) -> list[Setting]:
 
 def tuning(arm: str) -> list[Wanted]:
     """Return the runs that an arm is tuned on."""
-    return [Wanted(ARMS[arm], MAIN, s, seed) for s in grid(arm) for seed in TUNING]
+    return _runs(arm, grid(arm))
 
 
-def tuned(arm: str, get: Get) -> Setting | None:
-    """Return an arm's best setting: the fewest tokens to get there, in the geometric mean.
+def first_look(arm: str) -> list[Wanted]:
+    """Return the runs by which estimators of independent samples are compared: the middle shape."""
+    return _runs(arm, [s for s in grid(arm) if (s.groups, s.leaves) == SHAPES[1]])
+
+
+def _runs(arm: str, settings: Sequence[Setting]) -> list[Wanted]:
+    return [Wanted(ARMS[arm], MAIN, s, seed) for s in settings for seed in TUNING]
+
+
+def best(runs: Sequence[Wanted], get: Get) -> tuple[float, Setting] | None:
+    """Return the mean log of what the best setting of some runs costs, and the setting.
 
     None while runs are missing.
     """
     costs: dict[Setting, list[float]] = {}
-    for wanted in tuning(arm):
+    for wanted in runs:
         cell = get(wanted)
         if cell is None:
             return None
-        costs.setdefault(wanted.setting, []).append(_cost(cell))
-    return min(costs, key=lambda setting: fmean(map(math.log, costs[setting])))
+        costs.setdefault(wanted.setting, []).append(math.log(_cost(cell)))
+    setting = min(costs, key=lambda setting: fmean(costs[setting]))
+    return fmean(costs[setting]), setting
 
 
-def chosen(names: Sequence[str], get: Get) -> tuple[str, Setting] | None:
-    """Return the best of several arms with its best setting; None while runs are missing."""
-    best: dict[str, tuple[float, Setting]] = {}
-    for name in names:
-        setting = tuned(name, get)
-        if setting is None:
-            return None
-        runs = [get(Wanted(ARMS[name], MAIN, setting, seed)) for seed in TUNING]
-        best[name] = fmean(math.log(_cost(cell)) for cell in runs if cell is not None), setting
-    name = min(best, key=lambda name: best[name][0])
-    return name, best[name][1]
+def rival(get: Get) -> str | None:
+    """Return the independent samples whose estimator costs the least; None while runs are
+    missing."""
+    found = {name: best(first_look(name), get) for name in RIVALS}
+    there = {name: cost[0] for name, cost in found.items() if cost is not None}
+    return min(there, key=lambda name: there[name]) if len(there) == len(RIVALS) else None
+
+
+def tuned(arm: str, get: Get) -> Setting | None:
+    """Return an arm's best setting; None while runs are missing."""
+    found = best(tuning(arm), get)
+    return found[1] if found is not None else None
 
 
 def _cost(cell: Cell) -> float:
@@ -122,10 +134,9 @@ def spent(cell: Cell, what: str = "sampled") -> Spent:
 
 def reported(get: Get) -> Iterator[Wanted]:
     """Yield the runs that are reported, as far as their settings are chosen."""
-    rival = chosen(RIVALS, get)
-    settings = {name: tuned(name, get) for name in TREES}
-    if rival is not None:
-        settings = {rival[0]: rival[1], **settings}
+    first = rival(get)
+    names = [first, *TREES] if first is not None else TREES
+    settings = {name: tuned(name, get) for name in names}
     for task, seeds in SEEDS.items():
         for seed in seeds:
             for name, setting in settings.items():
