@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.waiting import QUIET_S, Waiting
 from services.chassis.model_checks import model_files
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
@@ -47,6 +48,25 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
             " nor a hub id such as org/name"
         )
     return _hub(name, tokenizer)
+
+
+def prepare(name: str, tokenizer: bool = False) -> Path:
+    """Return the folder as `resolve` does; say on stderr what takes a while, and that it goes on.
+
+    The hub draws bars of its own on a terminal.
+    """
+    if name == SMOLLM2 and not _is_complete(cache() / SMOLLM2):
+        with Waiting(f"converting {name} ({_megabytes(_wheel() / _GGUF)} MB) into {cache()}, once"):
+            return resolve(name, tokenizer)
+    fetches = _is_hub_id(name) and not Path(os.path.expanduser(name)).is_dir()
+    if fetches and present(name) is None:
+        with Waiting(f"fetching {name} from the hub", every_s=QUIET_S):
+            return resolve(name, tokenizer)
+    return resolve(name, tokenizer)
+
+
+def _megabytes(file: Path) -> int:
+    return round(file.stat().st_size / 1e6) if file.is_file() else 0
 
 
 def _is_path(name: str) -> bool:
@@ -158,4 +178,4 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(resolve(SMOLLM2))
+    print(prepare(SMOLLM2))

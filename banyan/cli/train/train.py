@@ -181,9 +181,7 @@ def _prepare(recipe: Recipe) -> None:
     if _is_of_hub(recipe.task):
         # Here it may take longer than a call of the gateway.
         file.first(recipe.task, Path.cwd())
-    if recipe.model == models.SMOLLM2 and not (models.cache() / recipe.model).is_dir():
-        err.print(f"converting {recipe.model} once …")
-    models.resolve(recipe.model, tokenizer=recipe.resources.engine == "torch")
+    models.prepare(recipe.model, tokenizer=recipe.resources.engine == "torch")
 
 
 def _announce(task: Task) -> None:
