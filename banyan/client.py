@@ -79,6 +79,11 @@ class Client:
         run: rs.Run = self._call(self._runs.ReadRun, rs.ReadRunRequest(run_id=run_id)).run
         return run
 
+    def lived(self, run_id: str) -> float:
+        """Return the seconds that a run has taken, without its pauses."""
+        answer = self._call(self._runs.ReadRun, rs.ReadRunRequest(run_id=run_id))
+        return float(answer.live_ms) / 1000
+
     def progress(self, run_id: str) -> rs.ReadProgressResponse:
         """Return the progress of a run."""
         progress: rs.ReadProgressResponse = self._call(

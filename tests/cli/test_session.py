@@ -74,6 +74,30 @@ async def test_a_store_that_does_not_answer_for_a_while_ends_no_session(tmp_path
     assert gateway.asked == 2
 
 
+async def test_the_view_moves_by_a_clock_while_the_gateway_has_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks, enough = [], asyncio.Event()
+
+    class Silent(Gateway):
+        async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[gw.WatchRunResponse]:
+            await enough.wait()
+            yield gw.WatchRunResponse(run=DONE)
+
+    def tick(view: Any) -> None:
+        ticks.append(view)
+        if len(ticks) == 3:
+            enough.set()
+
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    monkeypatch.setattr(module.LiveView, "tick", tick)
+    created = session(tmp_path)
+    created._supervisor = object()  # type: ignore[assignment]
+    async with stub(Silent()) as asked, asyncio.timeout(20):
+        assert (await created._watch(asked, "r")).state == rs.RUN_STATE_SUCCEEDED
+    assert len(ticks) >= 3
+
+
 async def test_ctrl_c_as_the_run_ends_gives_its_report_and_no_advice_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

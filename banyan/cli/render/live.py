@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Group
@@ -11,9 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from banyan.cli.render import plain_data
+from banyan.cli.render import plain_data, run_status
 from banyan.cli.render.console import out
+from banyan.cli.render.time_left import Pace
 from banyan.recipe import Recipe
+from banyan.runtime.waiting import QUIET_S
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
@@ -41,24 +44,46 @@ def _result(message: rs.EvalProgress) -> str:
     return f"{message.label}: {100 * found['accuracy']:.1f} %"
 
 
-class LiveView:
-    """View of WatchRun's messages: a panel on a terminal, else one line per step, evaluation and
-    phase.
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A run before this session.
 
-    resumed: whether the first message contains earlier steps, which were printed before
+    policies: its policies.
+    lived_s: seconds that it took, without pauses.
     """
 
-    def __init__(self, recipe: Recipe, resumed: bool = False) -> None:
-        self._recipe = recipe
-        self._silent = resumed
+    policies: Sequence[rs.StoredPolicy] = ()
+    lived_s: float = 0.0
+
+
+class LiveView:
+    """View of WatchRun's messages: a panel on a terminal, else one line per step, evaluation and
+    phase, and one that says what is under way after ten seconds without any.
+
+    past: the run before this session; None if it begins with it. The first message contains the
+        earlier steps again, which were printed then.
+    processes: returns the states of the run's processes.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        past: Past | None = None,
+        *,
+        processes: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._recipe, self._processes, self._clock = recipe, processes, clock
+        self._silent = past is not None
+        self._past = past or Past()
         # A restarted gateway sends everything once more.
         self._seen: set[tuple[int, int]] = set()
         self._measured: set[str] = set()  # labels of evaluations
         self._news = gw.WatchRunResponse()
         self._rewards: deque[float] = deque(maxlen=_CURVE)
         self._reward = "-"  # of the last batch
-        self._begun = time.monotonic()
-        self._training_from: tuple[float, int] | None = None  # when, and at which step
+        self._begun = self._printed = clock()
+        self._pace: Pace | None = None
         self._phase = ""
         self._terminal = out.is_terminal
         self._live = (
@@ -68,6 +93,7 @@ class LiveView:
     def __enter__(self) -> "LiveView":
         if self._live:
             self._live.start()
+            self.tick()
         return self
 
     def __exit__(
@@ -82,74 +108,100 @@ class LiveView:
     def update(self, news: gw.WatchRunResponse) -> None:
         """Show the next message."""
         self._news = news
-        if self._training_from is None and news.run.state == rs.RUN_STATE_TRAINING:
-            self._training_from = time.monotonic(), news.progress.step
-        for policy in news.policies:
-            self._note(policy)
-        self._note_evaluations()
-        self._silent = False
+        self._pace = pace = self._pace or self._new_pace()
         phase = plain_data.run_state(news.run.state)
+        if phase != self._phase and news.run.state == rs.RUN_STATE_TRAINING and not self._silent:
+            pace.begin(self._clock())
+        for policy in news.policies:
+            self._note(policy, pace)
+        self._note_evaluations(pace)
+        self._silent = False
         if not self._terminal and phase != self._phase:
-            out.print(
-                f"[{self._elapsed():6.1f} s] {phase.lower().replace('_', ' ')}",
-                markup=False,
-                soft_wrap=True,
-            )
+            self._print(phase.lower().replace("_", " "))
         self._phase = phase
         if self._live:
             self._live.update(self._panel(), refresh=True)
 
-    def _note(self, policy: events_pb2.PolicyPublished) -> None:
+    def tick(self) -> None:
+        """Show the time that has passed. Call it every second."""
+        if self._live:
+            self._live.update(self._panel(), refresh=True)
+        elif self._clock() - self._printed >= QUIET_S:
+            left = self._left()
+            self._print(f"{self._status().words}{'' if left == '?' else f'  left {left}'}")
+
+    def _new_pace(self) -> Pace:
+        pace = Pace(run_status.work_of(self._recipe, self._news.run))
+        ago = self._clock() - time.time()
+        for stored in self._past.policies:
+            _time(pace, stored.published, stored.stored_unix_ms / 1000 + ago)
+        pace.begin(None)
+        return pace
+
+    def _note(self, policy: events_pb2.PolicyPublished, pace: Pace) -> None:
         version = policy.policy.learner_epoch, policy.policy.step
-        if not policy.metrics or version in self._seen:
-            return  # the base model, a repetition by a restarted learner, or a duplicate
+        if version in self._seen:
+            return
+        if not self._silent:
+            _time(pace, policy, self._clock())
+        if not policy.metrics:
+            return  # the base model, or a repetition by a restarted learner
         repeated = policy.policy.step in {step for _, step in self._seen}
         self._seen.add(version)
         self._reward = f"{policy.metrics['reward']:.3f}" if "reward" in policy.metrics else "-"
         if "reward" in policy.metrics:
             self._rewards.append(policy.metrics["reward"])
         if not self._terminal and not self._silent:
-            out.print(self._line(policy, repeated), markup=False, soft_wrap=True)
+            self._print(self._line(policy, repeated))
 
-    def _note_evaluations(self) -> None:
-        """Print the evaluations that are over, once each."""
-        rows = min(len(self._news.run.held_out), self._recipe.eval.max_rows)
+    def _note_evaluations(self, pace: Pace) -> None:
+        """Note the evaluations, and print those that are over, once each."""
+        rows = run_status.measured_rows(self._recipe, self._news.run)
+        for step, done in run_status.rows_done(self._recipe, self._news).items():
+            if done or self._news.progress.growing_nodes:
+                pace.evaluation(step, done, self._clock())
         for measured in self._news.progress.evals:
             over = measured.groups >= rows and measured.done >= rows
             if measured.label in self._measured or not rows or not over:
                 continue
             self._measured.add(measured.label)
             if not self._terminal and not self._silent:
-                line = f"[{self._elapsed():6.1f} s] {_result(measured)}"
-                out.print(line, markup=False, soft_wrap=True)
+                self._print(_result(measured))
 
     def _line(self, policy: events_pb2.PolicyPublished, repeated: bool) -> str:
         """Return the line of a step.
 
-        again: whether a restarted learner repeats it, training on the batches after its checkpoint
+        repeated: whether a restarted learner trains on the batches after its checkpoint again
         """
         samples = self._news.progress.samples
         return (
-            f"[{self._elapsed():6.1f} s] step "
+            "step "
             f"{policy.policy.step:>3}/{self._recipe.budget.steps}{' again' if repeated else ''}  "
             f"reward {self._reward}  sampled {samples.sampled_tokens:,}  saved "
             f"{plain_data.saved_tokens(samples):,}  members "
             f"{plain_data.present(self._news.members)}  left {self._left()}"
         )
 
+    def _print(self, words: str) -> None:
+        self._printed = self._clock()
+        out.print(f"[{self._elapsed():6.1f} s] {words}", markup=False, soft_wrap=True)
+
     def _elapsed(self) -> float:
-        return time.monotonic() - self._begun
+        return self._clock() - self._begun
 
     def _left(self) -> str:
-        done = self._news.progress.step
-        if self._training_from is None or done <= self._training_from[1]:
+        if self._pace is None:
             return "?"
-        begun, first = self._training_from
-        per_step = (time.monotonic() - begun) / (done - first)
-        return f"{per_step * max(0, self._recipe.budget.steps - done):.0f} s"
+        step = run_status.newest_step(self._recipe, self._news)
+        lived = self._past.lived_s + self._elapsed()
+        left = self._pace.left(step, self._clock(), lived)
+        return "?" if left is None else f"{left:.0f} s"
+
+    def _status(self) -> run_status.Status:
+        return run_status.status(self._recipe, self._news, self._processes)
 
     def _panel(self) -> Group:
-        progress = self._news.progress
+        progress, status = self._news.progress, self._status()
         facts = Table.grid(padding=(0, 2))
         samples, steps = progress.samples, self._recipe.budget.steps
         facts.add_row(
@@ -169,6 +221,13 @@ class LiveView:
             ("reward ", "bold"), (curve(list(self._rewards)), "green"), f" {self._reward}"
         )
         head = Text.assemble((self._news.run.run_id, "bold cyan"), f"  {self._elapsed():.0f} s")
-        return Group(
-            head, facts, reward, ProgressBar(total=steps, completed=progress.step, width=60)
-        )
+        bar = ProgressBar(total=status.wanted or None, completed=status.done, width=60)
+        return Group(head, facts, reward, Text(status.words), bar)
+
+
+def _time(pace: Pace, published: events_pb2.PolicyPublished, at: float) -> None:
+    """Note the time of a step. Repetitions by a restarted learner, without metrics, are faster."""
+    policy = published.policy
+    if published.metrics or not policy.step:
+        tokens = published.metrics.get("packed_tokens", 0.0)
+        pace.step(policy.learner_epoch, policy.step, at, tokens)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from banyan.cli.invocation import proposed
 from banyan.cli.join.instructions import joining
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import err, out
-from banyan.cli.render.live import LiveView
+from banyan.cli.render.live import LiveView, Past
 from banyan.cli.render.run_report import print_report
 from banyan.cli.train import resume, search_path
 from banyan.client import Client
@@ -24,10 +25,13 @@ from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.runtime.launch import FOLDERS
+from banyan.runtime.waiting import TICK_S, Waiting
+from banyan.text.printable import printable
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire.status import error_of
+from services.chassis.process.process import cancelled
 from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
 from services.supervisor.fleet import GRACE_S
@@ -67,7 +71,8 @@ class Session:
         return status
 
     async def _within(self) -> int:
-        async with contextlib.AsyncExitStack() as stack:
+        stack = contextlib.AsyncExitStack()
+        try:
             supervisor = await self._start(stack)
             if supervisor is None:
                 err.print("stopped before a run was begun")
@@ -81,20 +86,23 @@ class Session:
                     err.print("stopped as the run was being begun")
                     return INTERRUPTED
                 return await self._follow(gateway, run)
+        finally:
+            with Waiting("the services end", patient=True):
+                await stack.aclose()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Supervisor | None:
         """Return the running system; None if it was interrupted before."""
         logs = self._state / "logs"
-        err.print(f"starting the services, whose logs are in {logs}", markup=False, soft_wrap=True)
         system = embedded(self._state, join_listen=self._listen, extra=self._extra)
-        starting = asyncio.create_task(stack.enter_async_context(system))
-        interrupted = asyncio.create_task(self._interrupted.wait())
-        await asyncio.wait([starting, interrupted], return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
-        if self._interrupted.is_set():
-            starting.cancel()
-            await asyncio.wait([starting])
-            return None
+        with Waiting(f"starting the services, whose logs are in {printable(str(logs))}"):
+            starting = asyncio.create_task(stack.enter_async_context(system))
+            interrupted = asyncio.create_task(self._interrupted.wait())
+            await asyncio.wait([starting, interrupted], return_when=asyncio.FIRST_COMPLETED)
+            interrupted.cancel()
+            if self._interrupted.is_set():
+                starting.cancel()
+                await asyncio.wait([starting])
+                return None
         self._supervisor = starting.result()
         return self._supervisor
 
@@ -142,7 +150,8 @@ class Session:
         create = gw.CreateRunRequest(
             recipe_json=self._recipe.model_dump_json(), request_id=uuid.uuid4().hex
         )
-        created = await rpc.call(gateway.CreateRun, create, 120.0)
+        with Waiting("reading the rows", patient=True):
+            created = await rpc.call(gateway.CreateRun, create, 120.0)
         rows = f"{created.train_rows} rows to train on, {created.held_out_rows} held out"
         split = created.run.split_digest.hex()[:16]
         out.print(f"run {created.run.run_id}: {rows}, split {split}", markup=False, soft_wrap=True)
@@ -197,25 +206,53 @@ class Session:
         return await self._finish(gateway, watching.result())
 
     async def _watch(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> rs.Run:
-        """Follow the run to its end; reconnect to a restarted gateway."""
+        """Follow the run to its end, with a view that a clock moves."""
         assert self._recipe is not None
-        with LiveView(self._recipe, self._resumed) as view:
-            while True:
-                try:
-                    async for news in gateway.WatchRun(
-                        gw.WatchRunRequest(run_id=run_id), wait_for_ready=True
-                    ):
-                        view.update(news)
-                        if news.run.state in (*plain_data.OVER, rs.RUN_STATE_PAUSED):
-                            run: rs.Run = news.run
-                            return run
-                except grpc.RpcError as error:
-                    failure = error_of(error, "gateway")
-                    # A store that cannot answer for a while ends no run.
-                    temporary = isinstance(failure, TemporaryError)
-                    if not temporary and failure.reason != Reason.INTERNAL:
-                        raise failure from None
-                await asyncio.sleep(0.2)
+        past = await asyncio.to_thread(self._past, run_id) if self._resumed else None
+        processes = functools.partial(self._processes, run_id)
+        with LiveView(self._recipe, past, processes=processes) as view:
+            clock = asyncio.create_task(_move(view))
+            try:
+                return await self._show_news(gateway, run_id, view)
+            finally:
+                await cancelled([clock])
+
+    async def _show_news(
+        self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str, view: LiveView
+    ) -> rs.Run:
+        """Show a run's news until it is over or paused; reconnect to a restarted gateway."""
+        while True:
+            try:
+                async for news in gateway.WatchRun(
+                    gw.WatchRunRequest(run_id=run_id), wait_for_ready=True
+                ):
+                    view.update(news)
+                    if news.run.state in (*plain_data.OVER, rs.RUN_STATE_PAUSED):
+                        run: rs.Run = news.run
+                        return run
+            except grpc.RpcError as error:
+                failure = error_of(error, "gateway")
+                # A store that cannot answer for a while ends no run.
+                temporary = isinstance(failure, TemporaryError)
+                if not temporary and failure.reason != Reason.INTERNAL:
+                    raise failure from None
+            await asyncio.sleep(0.2)
+
+    def _past(self, run_id: str) -> Past:
+        """Return the times of a run before this session; none if the store does not answer."""
+        assert self._supervisor is not None
+        state = self._supervisor.fleet.state
+        try:
+            with Client(state.address("treestore"), secret=state.secret) as client:
+                return Past(client.policies(run_id), client.lived(run_id))
+        except TemporaryError:
+            return Past()
+
+    def _processes(self, run_id: str) -> str:
+        """Return the states of a run's processes, as `banyan ps` names them."""
+        assert self._supervisor is not None
+        children = self._supervisor.children.values()
+        return ", ".join(f"{c.service} {c.state}" for c in children if c.run_id == run_id)
 
     async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
         """Keep the gateway until joined nodes, which learn from it that the run is over, have
@@ -234,22 +271,24 @@ class Session:
     async def _await_checkpoint(self, supervisor: Supervisor, run_id: str) -> None:
         """Wait until the learner of a stopped run has written its checkpoint, for the report."""
         name, end = f"learner-{run_id}-", time.monotonic() + GRACE_S["learner"]
-        announced = False
-        while any(
-            key.startswith(name) and child.running for key, child in supervisor.children.items()
-        ):
-            if self._interrupted.is_set() or time.monotonic() > end:
-                return
-            if not announced:
-                err.print("the learner writes a checkpoint")
-            announced = True
-            await asyncio.sleep(0.2)
+
+        def writes() -> bool:
+            return any(
+                key.startswith(name) and child.running for key, child in supervisor.children.items()
+            )
+
+        if not writes():
+            return
+        with Waiting("the learner writes a checkpoint"):
+            while writes() and not self._interrupted.is_set() and time.monotonic() < end:
+                await asyncio.sleep(0.2)
 
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
         err.print("stopping: the learner writes a checkpoint; once more to stop at once")
         request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
         try:
-            await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
+            with Waiting("the gateway pauses the run", patient=True):
+                await rpc.call(gateway.CancelRun, request, 30.0, 5.0)
         except Refused:
             run = (await rpc.call(gateway.GetRun, gw.GetRunRequest(run_id=run_id), 30.0, 5.0)).run
             if run.state in plain_data.OVER:  # it ended at the same moment
@@ -285,3 +324,10 @@ class Session:
             command = proposed(f"train --run {run.run_id}", self._state)
             err.print(f"go on with it: {command}", soft_wrap=True, markup=False)
         return 0 if run.state == rs.RUN_STATE_SUCCEEDED else 1
+
+
+async def _move(view: LiveView) -> None:
+    """Move a view's clock until cancelled."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        view.tick()

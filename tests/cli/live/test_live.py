@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli.render.live import LiveView
+from banyan.cli.render.live import LiveView, Past
 from banyan.cli.runs import watch as watching
 from banyan.errors import Refused
 from banyan.recipe import Recipe
@@ -64,7 +64,7 @@ def test_a_batch_that_nobody_could_score_has_no_reward(capsys: pytest.CaptureFix
 
 
 def test_a_resumed_run_prints_only_what_is_new(capsys: pytest.CaptureFixture[str]) -> None:
-    with LiveView(RECIPE, resumed=True) as view:
+    with LiveView(RECIPE, Past()) as view:
         for message in (news(0, 1, 2), news(3), news(0, 1, 2, 3, 4)):
             view.update(message)
     assert steps(capsys.readouterr().out) == [3, 4]
@@ -78,7 +78,7 @@ def test_each_evaluation_is_printed_once_it_is_over(capsys: pytest.CaptureFixtur
         for groups, done, total, right in counts:
             view.update(_measured(run, "step-5-greedy", groups, done, total, right))
         view.update(_measured(run, "after-greedy", 2, 2, 0.75, 0))
-    with LiveView(RECIPE, resumed=True) as view:
+    with LiveView(RECIPE, Past()) as view:
         view.update(_measured(run, "step-5-greedy", 2, 2, 1.0, 1))
     with LiveView(RECIPE) as view:
         view.update(_measured(rs.Run(state=run.state), "step-5-greedy", 2, 2, 1.0, 1))

@@ -1,0 +1,178 @@
+"""Estimate of the time that a run still takes, from the times of its steps and evaluations. Pure.
+
+A run is a row of parts: an evaluation, steps, and evaluations after some of them. A part takes
+about as long as those of its kind did. Nothing else counts: neither the loading of models, nor the
+pause before a resume, nor the steps that an earlier session did.
+"""
+
+from dataclasses import dataclass
+
+from banyan.cli.render import step_time
+from banyan.cli.render.step_time import Steps
+
+_TELLING = 0.1  # share of an evaluation from which on its own speed says how long it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The parts of a run. Step 0 is the model that it begins with.
+
+    steps: steps of the whole run.
+    every: steps between evaluations during the run; 0 for none.
+    rows: answers that an evaluation counts, greedy and sampled ones; 0 if there are no evaluations.
+    seconds: limit of the run's time without pauses; None without one.
+    """
+
+    steps: int
+    every: int = 0
+    rows: int = 0
+    seconds: float | None = None
+
+    def measured(self, step: int) -> bool:
+        """Return whether the policy of this step is evaluated before the run goes on."""
+        ends = step in (0, self.steps)
+        return bool(self.rows) and (ends or (bool(self.every) and step % self.every == 0))
+
+    def evaluations_after(self, step: int) -> int:
+        """Return the number of evaluations of later steps than this one."""
+        if not self.rows or step >= self.steps:
+            return 0
+        within = (self.steps - 1) // self.every - step // self.every if self.every else 0
+        return within + 1
+
+
+@dataclass(slots=True)
+class _Measuring:
+    """An evaluation under way.
+
+    begun: when this session saw it begin, or go on.
+    before: rows that were done then.
+    rows: rows that are done.
+    """
+
+    begun: float
+    before: int
+    rows: int
+
+
+class Pace:
+    """Times of the parts of a run that are over, and of the part under way.
+
+    Times are seconds of any clock; clocks may differ between epochs of the learner.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._newest: dict[int, tuple[int, float]] = {}  # step and its time, by epoch
+        self._steps: list[Steps] = []
+        self._with_evaluation: list[float] = []  # a step and the evaluation before it
+        self._evaluations: list[float] = []
+        self._running: dict[int, _Measuring] = {}  # by step
+        self._measured: set[int] = set()  # steps whose evaluation is over
+        self._first_step: float | None = None
+        self._since: float | None = None  # when the part under way began
+
+    def begin(self, at: float | None) -> None:
+        """Note when the part under way began; None for a session that only loads its models yet."""
+        self._since = at
+
+    def step(self, epoch: int, step: int, at: float, work: float = 0.0) -> None:
+        """Note the time of a step's policy, and the tokens that the learner computed for it.
+
+        Only steps of one epoch of the learner are compared: a new epoch is a new process, which
+        first loads the model, perhaps days later.
+        """
+        if epoch in self._newest:
+            before, then = self._newest[epoch]
+            if step <= before:
+                return  # known: a restarted gateway sends everything once more
+            if step == before + 1 and self._work.measured(before):
+                self._with_evaluation.append(at - then)
+            elif not any(map(self._work.measured, range(before, step))):
+                self._add(Steps(step - before, at - then, work))
+        if step == 1 and self._since is not None:
+            self._first_step = at - self._since
+        self._newest[epoch] = step, at
+        self._since = at
+
+    def _add(self, new: Steps) -> None:
+        if self._steps and not new.seconds:  # news of several steps came at once
+            last = self._steps.pop()
+            new = Steps(last.count + new.count, last.seconds, last.work + new.work)
+        if new.seconds:
+            self._steps.append(new)
+
+    def evaluation(self, step: int, rows: int, at: float) -> None:
+        """Note how many rows of a step's evaluation are done, from the moment a node works on it.
+
+        One that was over before this session took no time that is known.
+        """
+        if step in self._measured:
+            return
+        running = self._running.get(step)
+        if rows < self._work.rows:
+            if running is None:
+                running = self._running[step] = _Measuring(at, rows, rows)
+                self._since = at
+            running.rows = rows
+            return
+        self._measured.add(step)
+        if running is not None:
+            share = (rows - running.before) / self._work.rows
+            self._evaluations.append((at - running.begun) / share)
+            self._since = at
+
+    def left(self, step: int, at: float, lived: float = 0.0) -> float | None:
+        """Return the seconds to the end of the last evaluation; None while nothing tells them.
+
+        step: newest step; the last one if the run is in its last evaluation.
+        lived: seconds that the run has taken, without pauses.
+        """
+        work, steps = self._work, self._work.steps - step
+        per_step, evaluations = self.of_a_step(steps), work.evaluations_after(step)
+        pending = work.measured(step) and step not in self._measured
+        whole = self.of_an_evaluation(at) if pending or evaluations else 0.0
+        if whole is None or (steps and per_step is None):
+            return None
+        each = per_step or 0.0
+        left = steps * each + evaluations * whole
+        if pending:
+            left += self._rest(step, whole, at)
+        elif steps and self._since is not None:
+            left -= min(at - self._since, each)
+        if work.seconds is not None and steps:
+            left = min(left, max(0.0, work.seconds - lived) + (whole if evaluations else 0.0))
+        return left
+
+    def of_a_step(self, coming: int = 0) -> float | None:
+        """Return the mean time of so many coming steps; None before any was timed."""
+        return step_time.per_step(self._steps, coming) if self._steps else self._first_step
+
+    def of_an_evaluation(self, at: float) -> float | None:
+        """Return the time of the newest evaluation; None before any.
+
+        Where this session saw none end, it is what a step after one took beyond a step, or follows
+        from the rows that are done.
+        """
+        if self._evaluations:
+            return self._evaluations[-1]
+        per_step = self.of_a_step()
+        if self._with_evaluation and per_step is not None:
+            return max(0.0, self._with_evaluation[-1] - per_step)
+        for running in self._running.values():
+            share = (running.rows - running.before) / self._work.rows
+            if share >= _TELLING:
+                return (at - running.begun) / share
+        return None
+
+    def _rest(self, step: int, whole: float, at: float) -> float:
+        """Return the seconds to the end of an evaluation that takes so many as a whole.
+
+        Rows end in bursts, so between two of them the clock tells more.
+        """
+        running = self._running.get(step)
+        if running is None:
+            return whole
+        by_rows = whole * (1 - running.rows / self._work.rows)
+        by_clock = whole * (1 - running.before / self._work.rows) - (at - running.begun)
+        return min(by_rows, by_clock) if by_clock > 0 else by_rows
