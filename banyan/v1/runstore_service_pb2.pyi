@@ -705,12 +705,16 @@ class SampleCounts(_message.Message):
     SCORED_FIELD_NUMBER: _builtins.int
     UNSCORABLE_FIELD_NUMBER: _builtins.int
     REWARD_SUM_FIELD_NUMBER: _builtins.int
+    UNIQUE_TOKENS_FIELD_NUMBER: _builtins.int
+    USED_TOKENS_FIELD_NUMBER: _builtins.int
     sampled_tokens: _builtins.int
     """Tokens that were sampled."""
     path_tokens: _builtins.int
-    """Policy tokens that independent sampling of the same leaves would have needed."""
+    """Answer tokens of all leaves' paths: what independent sampling of the same leaves would have
+    needed.
+    """
     prompt_tokens: _builtins.int
-    """Prompt tokens stored once, and how often independent sampling would have prefilled them."""
+    """Prompt tokens of trees with leaves, each tree's once."""
     prompt_path_tokens: _builtins.int
     """Prompt tokens times leaves."""
     leaves: _builtins.int
@@ -721,6 +725,12 @@ class SampleCounts(_message.Message):
     """Leaves without one."""
     reward_sum: _builtins.float
     """Sum of the values."""
+    unique_tokens: _builtins.int
+    """The same as path_tokens, but a token counts once, however many paths share it."""
+    used_tokens: _builtins.int
+    """Those of unique_tokens that were sampled. The other sampled tokens are on no path: of trees that
+    still grow or were dropped, of branches that were cut, and behind the ends of leaves.
+    """
     def __init__(
         self,
         *,
@@ -732,10 +742,12 @@ class SampleCounts(_message.Message):
         scored: _builtins.int = ...,
         unscorable: _builtins.int = ...,
         reward_sum: _builtins.float = ...,
+        unique_tokens: _builtins.int = ...,
+        used_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "path_tokens", b"path_tokens", "prompt_path_tokens", b"prompt_path_tokens", "prompt_tokens", b"prompt_tokens", "reward_sum", b"reward_sum", "sampled_tokens", b"sampled_tokens", "scored", b"scored", "unscorable", b"unscorable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "path_tokens", b"path_tokens", "prompt_path_tokens", b"prompt_path_tokens", "prompt_tokens", b"prompt_tokens", "reward_sum", b"reward_sum", "sampled_tokens", b"sampled_tokens", "scored", b"scored", "unique_tokens", b"unique_tokens", "unscorable", b"unscorable", "used_tokens", b"used_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,6 +104,7 @@ def progress(message: rs.ReadProgressResponse) -> dict[str, Any]:
         "mean_reward": samples.reward_sum / samples.scored if samples.scored else None,
         "sampled_tokens": samples.sampled_tokens,
         "saved_tokens": saved_tokens(samples),
+        "unused_tokens": unused_tokens(samples),
         "evaluations": [evaluation(e) for e in message.evals],
         "set_aside": [
             {"batch": batch.ordinal, "cause": batch.cause} for batch in message.set_aside
@@ -143,16 +144,24 @@ def member(message: rs.Member) -> dict[str, Any]:
 
 
 def saved_tokens(samples: rs.SampleCounts) -> int:
-    """Return the number of tokens that sharing saved.
+    """Return the number of tokens that sharing saved: never negative.
 
-    These are sampled tokens on shared trunks, and prompt tokens not prefilled per leaf.
+    These are answer tokens and prompt tokens of leaves' paths, minus the same with each token
+    counted once. Sampled tokens on no path take nothing from it: they are `unused_tokens`. A store
+    from before that was told apart may have counted prompts of trees without a leaf.
     """
-    return int(
-        samples.path_tokens
-        - samples.sampled_tokens
-        + samples.prompt_path_tokens
-        - samples.prompt_tokens
-    )
+    answers = samples.path_tokens - samples.unique_tokens
+    prompts = samples.prompt_path_tokens - samples.prompt_tokens
+    return int(answers + max(0, prompts))
+
+
+def unused_tokens(samples: rs.SampleCounts) -> int:
+    """Return the number of sampled tokens that are on no leaf's path.
+
+    They belong to trees that still grow or were dropped, to branches that were cut, or come after a
+    leaf's end.
+    """
+    return int(samples.sampled_tokens - samples.used_tokens)
 
 
 def tree_summary(message: ts.TreeSummary) -> dict[str, Any]:

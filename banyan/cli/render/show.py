@@ -8,7 +8,7 @@ from banyan.cli.render import plain_data
 from banyan.cli.render.console import out, table_of
 
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
-_COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens")
+_COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens", "unused_tokens")
 _EVALUATION = ("label", "n", "accuracy", "95 % interval", "mean reward", "unscorable")
 _RECENT = 10
 _ASIDE = ("batch", "cause")

@@ -57,6 +57,8 @@ def _samples(tally: TallyRow) -> rs.SampleCounts:
         path_tokens=tally.path_tokens,
         prompt_tokens=tally.prompt_tokens,
         prompt_path_tokens=tally.prompt_path_tokens,
+        unique_tokens=tally.unique_tokens,
+        used_tokens=tally.used_tokens,
         leaves=tally.leaves,
         scored=tally.scored,
         unscorable=tally.unscorable,

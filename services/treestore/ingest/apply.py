@@ -14,11 +14,13 @@ from services.treestore.events.events import (
     TreeGrown,
     TreeOpened,
 )
+from services.treestore.ingest import sharing
 from services.treestore.lifecycle import assignments, transitions, unscorable
 from services.treestore.storage import mapping
 from services.treestore.storage.mapping import weights_to_text
 from services.treestore.unit_of_work.parked_events import segment_key, tree_key
 from services.treestore.unit_of_work.rows import (
+    ANSWER,
     GROWING,
     SCORING,
     GroupRow,
@@ -215,6 +217,9 @@ def _end_growth(work: UnitOfWork, event: TreeGrown) -> None:
     for place in event.inside:
         work.put_leaf(tree.tree_id, place)  # no leaf of the tree, so it is not listed
     tally.leaves += len(event.leaves)
-    # Of grown trees only: a tree that is dropped before shares its prompt with no path.
-    tally.prompt_tokens += tree.prompt_tokens
+    reached = sharing.reached(work.headers, event.leaves)
+    tally.unique_tokens += sharing.tokens(work.headers, reached, ANSWER)
+    tally.used_tokens += sharing.tokens(work.headers, reached, {int(Kind.POLICY)})
+    if event.leaves:  # a tree that is dropped, or has no leaf, shares its prompt with no path
+        tally.prompt_tokens += tree.prompt_tokens
     tally.prompt_path_tokens += tree.prompt_tokens * len(event.leaves)

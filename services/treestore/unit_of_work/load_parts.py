@@ -6,7 +6,6 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, select
 
 from banyan.reasons import Reason
-from banyan.segment import Finish
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from services.treestore.events.events import (
@@ -50,9 +49,6 @@ _HEADERS_BY_PLACE = {
     dialect: _HEADERS.where(pair_in(schema.segments, "tree_id", "parent", "keys", dialect))
     for dialect in ("sqlite", "postgresql")
 }
-_ACTIONS = _HEADERS.where(
-    schema.segments.c.tree_id.in_(_KEYS), schema.segments.c.finish == int(Finish.TOOL_CALL)
-)
 _HEADERS_BY_TREE = _HEADERS.where(schema.segments.c.tree_id.in_(_KEYS))
 _PLACE = ("tree_id", "segment", "end")
 _LEAVES = _of_trees(schema.leaves, *_PLACE, "finished", "listed", "reason")
@@ -73,15 +69,16 @@ def load_segments(connection: Connection, work: UnitOfWork, events: Iterable[Eve
     want.
     """
     named, places = set[bytes](), set[tuple[bytes, bytes]]()
-    whole, grown = set[bytes](), set[bytes]()
+    whole = set[bytes]()
     for event in events:
         match event:
             case GrownSegment():
                 named |= {event.segment.id, event.segment.parent} - {b""}
                 places.add((event.tree_id, event.segment.parent))
             case TreeGrown():
+                # Its actions must have ended, and its paths are counted.
+                whole.add(event.tree_id)
                 named |= {leaf.segment for leaf in (*event.leaves, *event.inside)}
-                grown.add(event.tree_id)
             case LeafFinished() if event.message.HasField("ending"):
                 whole.add(event.tree_id)  # its path, and whether it has an answer
                 named.add(event.leaf.segment)
@@ -89,7 +86,6 @@ def load_segments(connection: Connection, work: UnitOfWork, events: Iterable[Eve
                 named.add(event.leaf.segment)
     load_headers(connection, work, named, places)
     _load_trees(connection, work, whole)
-    _load_actions(connection, work, grown)
     for chunk in chunks(sorted(named)):
         work.lost |= set(connection.scalars(_LOST_SEGMENTS, {"keys": chunk}))
 
@@ -112,17 +108,6 @@ def _load_trees(connection: Connection, work: UnitOfWork, tree_ids: Collection[b
     for chunk in chunks(sorted(tree_ids)):
         for row in connection.execute(_HEADERS_BY_TREE, {"keys": chunk}):
             work.add_header(SegmentHeader(**row._mapping))
-
-
-def _load_actions(connection: Connection, work: UnitOfWork, tree_ids: Collection[bytes]) -> None:
-    """Load the headers of trees' actions, and of what stands behind them."""
-    actions = list[SegmentHeader]()
-    for chunk in chunks(sorted(tree_ids)):
-        rows = connection.execute(_ACTIONS, {"keys": chunk})
-        actions += [SegmentHeader(**row._mapping) for row in rows]
-    for action in actions:
-        work.add_header(action)
-    load_headers(connection, work, set(), {(action.tree_id, action.id) for action in actions})
 
 
 def needs_scores(work: UnitOfWork, event: Event) -> bool:

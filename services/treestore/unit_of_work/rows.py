@@ -195,6 +195,8 @@ class TallyRow:
     path_tokens: int = 0
     prompt_tokens: int = 0
     prompt_path_tokens: int = 0
+    unique_tokens: int = 0
+    used_tokens: int = 0
     leaves: int = 0
     scored: int = 0
     unscorable: int = 0

@@ -86,6 +86,7 @@ def test_progress_counts_what_happened(world: World) -> None:
     # Four closed trees: a prompt of 3 tokens, three segments of 4; two paths of 4 and 8.
     assert (samples.sampled_tokens, samples.path_tokens) == (4 * 12, 4 * 12)
     assert (samples.prompt_tokens, samples.prompt_path_tokens) == (12, 24)
+    assert (samples.unique_tokens, samples.used_tokens) == (4 * 12, 4 * 12)
     assert (samples.leaves, samples.scored, samples.unscorable, samples.reward_sum) == (
         8,
         8,

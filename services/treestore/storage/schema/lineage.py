@@ -52,6 +52,8 @@ tallies = Table(
     int_("path_tokens"),
     int_("prompt_tokens"),
     int_("prompt_path_tokens"),
+    int_("unique_tokens"),  # of leaves' paths, each token once
+    int_("used_tokens"),  # those of them that were sampled
     int_("leaves"),
     int_("scored"),
     int_("unscorable"),
