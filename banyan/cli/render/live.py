@@ -62,7 +62,7 @@ class LiveView:
 
     past: the run before this session; None if it begins with it. The first message contains the
         earlier steps again, which were printed then.
-    processes: returns the states of the run's processes.
+    processes: returns the run's processes that do not serve yet; empty if all do.
     """
 
     def __init__(

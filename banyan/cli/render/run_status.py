@@ -73,10 +73,11 @@ def rows_done(recipe: Recipe, news: gw.WatchRunResponse) -> dict[int, int]:
 
 
 def status(recipe: Recipe, news: gw.WatchRunResponse, processes: Callable[[], str]) -> Status:
-    """Return the part under way. processes: the states of the run's processes."""
+    """Return the part under way. processes: returns the run's processes that do not serve yet."""
     phase = rs.RunState.Name(news.run.state).removeprefix("RUN_STATE_").lower().replace("_", " ")
-    if news.run.state == rs.RUN_STATE_STARTING or not news.progress.HasField("step"):
-        return Status(": ".join(filter(None, ("loading the model", processes()))))
+    loading = processes()
+    if loading or news.run.state == rs.RUN_STATE_STARTING or not news.progress.HasField("step"):
+        return Status(": ".join(filter(None, ("loading the model", loading))))
     work, step = work_of(recipe, news.run), newest_step(recipe, news)
     evaluates = news.run.state != rs.RUN_STATE_TRAINING or 0 < step < work.steps
     done = rows_done(recipe, news).get(step, 0)

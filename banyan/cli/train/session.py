@@ -39,6 +39,7 @@ from services.supervisor.supervisor import Supervisor
 
 INTERRUPTED = 130
 OPENING_S = 1.0  # time for a run that is being created when Ctrl-C arrives
+_NOT_READY = ("new", "starting", "waiting")
 LEAVING_S = 10.0  # a node polls every second, then drains
 
 
@@ -249,10 +250,10 @@ class Session:
             return Past()
 
     def _processes(self, run_id: str) -> str:
-        """Return the states of a run's processes, as `banyan ps` names them."""
+        """Return those of a run's processes that do not serve yet, as `banyan ps` names them."""
         assert self._supervisor is not None
-        children = self._supervisor.children.values()
-        return ", ".join(f"{c.service} {c.state}" for c in children if c.run_id == run_id)
+        children = [c for c in self._supervisor.children.values() if c.run_id == run_id]
+        return ", ".join(f"{c.service} {c.state}" for c in children if c.state in _NOT_READY)
 
     async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
         """Keep the gateway until joined nodes, which learn from it that the run is over, have

@@ -103,6 +103,7 @@ def _check_start(recipe: Recipe | None, run_id: str, state: Path, folders: Seque
     elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
         raise resumable.nothing(run_id, state)
     else:
+        err.print(f"reading the runs in {state}", markup=False, soft_wrap=True)
         _check_resumed(state, run_id, folders)
 
 

@@ -28,9 +28,12 @@ def test_a_log_gets_a_line_after_ten_seconds_without_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    with LiveView(RECIPE, processes=lambda: "learner starting", clock=clock) as view:
+    loading = ["learner starting"]
+    with LiveView(RECIPE, processes=lambda: ", ".join(loading), clock=clock) as view:
         for second in range(61):
             clock.seconds = float(second)
+            if second == 26:
+                loading.clear()
             if second == 5:
                 view.update(news(rs.RUN_STATE_STARTING))
             if second == 27:
@@ -119,10 +122,12 @@ from banyan.cli.render.live import LiveView
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.cli.live.news import RECIPE, Clock, news
 clock = Clock()
-with LiveView(RECIPE, processes=lambda: "learner starting", clock=clock) as view:
+loading = ["learner starting"]
+with LiveView(RECIPE, processes=lambda: ", ".join(loading), clock=clock) as view:
     for line in sys.stdin:
         clock.seconds += 1.0
         if line == "evaluate\\n":
+            loading.clear()
             view.update(news(rs.RUN_STATE_EVALUATING_BEFORE, 0, done={"before-greedy": 22}))
         view.tick()
 """

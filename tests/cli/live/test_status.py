@@ -45,7 +45,15 @@ BEFORE = {"before-greedy": 44, "before-sampled": 44}
     ],
 )
 def test_the_part_under_way(message: gw.WatchRunResponse, expected: Status) -> None:
-    assert status(RECIPE, message, lambda: "learner starting") == expected
+    loads = expected.words.startswith("loading")
+    assert status(RECIPE, message, lambda: "learner starting" if loads else "") == expected
+
+
+def test_a_process_that_loads_is_named_in_every_phase() -> None:
+    """After a resume, and when one died and begins again."""
+    message = news(rs.RUN_STATE_TRAINING, 3, done=BEFORE)
+    loading = Status("loading the model: learner waiting")
+    assert status(RECIPE, message, lambda: "learner waiting") == loading
 
 
 def test_evaluations_by_their_labels() -> None:
