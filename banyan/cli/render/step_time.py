@@ -61,13 +61,16 @@ def trend(values: Sequence[float], coming: int) -> float:
 def _slope(over: Sequence[Steps], seconds: float, work: float) -> float:
     """Return the seconds that one unit of work takes, times the share of times that it explains.
 
-    That share keeps noise out: on a busy machine times vary and work has little to do with it.
+    That share (adjusted R², which of few steps is low) keeps noise out: on a busy machine times
+    vary and work has little to do with it.
     """
     pairs = [(s.work / s.count - work, s.seconds / s.count - seconds) for s in over]
     of_work = sum(w * w for w, _ in pairs)
     of_time = sum(t * t for _, t in pairs)
     both = sum(w * t for w, t in pairs)
-    if not of_work or not of_time or both <= 0:
+    if not of_work or not of_time or both <= 0 or len(over) < _FEWEST:
         return 0.0
+    unexplained = 1 - both * both / (of_work * of_time)
+    explained = 1 - unexplained * (len(over) - 1) / (len(over) - 2)
     most = seconds / work if work else 0.0  # all of the time is for work
-    return min(both / of_work, most) * both * both / (of_work * of_time)
+    return min(both / of_work, most) * max(0.0, explained)

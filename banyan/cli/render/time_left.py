@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from banyan.cli.render import step_time
 from banyan.cli.render.step_time import Steps
 
+_NEWEST = 10  # steps that are enough if they are not all of this session
 _TELLING = 0.1  # share of an evaluation from which on its own speed says how long it takes
 
 
@@ -65,6 +66,7 @@ class Pace:
         self._work = work
         self._newest: dict[int, tuple[int, float]] = {}  # step and its time, by epoch
         self._steps: list[Steps] = []
+        self._earlier = 0  # of them are of earlier sessions
         self._with_evaluation: list[float] = []  # a step and the evaluation before it
         self._evaluations: list[float] = []
         self._running: dict[int, _Measuring] = {}  # by step
@@ -75,6 +77,8 @@ class Pace:
     def begin(self, at: float | None) -> None:
         """Note when the part under way began; None for a session that only loads its models yet."""
         self._since = at
+        if at is None:
+            self._earlier = len(self._steps)
 
     def step(self, epoch: int, step: int, at: float, work: float = 0.0) -> None:
         """Note the time of a step's policy, and the tokens that the learner computed for it.
@@ -145,8 +149,13 @@ class Pace:
         return left
 
     def of_a_step(self, coming: int = 0) -> float | None:
-        """Return the mean time of so many coming steps; None before any was timed."""
-        return step_time.per_step(self._steps, coming) if self._steps else self._first_step
+        """Return the mean time of so many coming steps; None before any was timed.
+
+        Of earlier sessions, which may have been on another machine, the newest count until this one
+        has as many.
+        """
+        over = self._steps[max(0, min(self._earlier, len(self._steps) - _NEWEST)) :]
+        return step_time.per_step(over, coming) if over else self._first_step
 
     def of_an_evaluation(self, at: float) -> float | None:
         """Return the time of the newest evaluation; None before any.
