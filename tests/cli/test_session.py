@@ -89,7 +89,7 @@ async def test_the_view_moves_by_a_clock_while_the_gateway_has_no_news(
         if len(ticks) == 3:
             enough.set()
 
-    monkeypatch.setattr(module, "TICK_S", 0.01)
+    monkeypatch.setattr(module.LiveView, "pause", lambda view: 0.01)
     monkeypatch.setattr(module.LiveView, "tick", tick)
     created = session(tmp_path)
     created._supervisor = object()  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from banyan.cli.render import plain_data, run_status
 from banyan.cli.render.console import out
 from banyan.cli.render.time_left import Pace
 from banyan.recipe import Recipe
-from banyan.runtime.waiting import QUIET_S
+from banyan.runtime.waiting import QUIET_S, TICK_S
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
@@ -122,8 +122,14 @@ class LiveView:
         if self._live:
             self._live.update(self._panel(), refresh=True)
 
+    def pause(self) -> float:
+        """Return the seconds until `tick` has something to show."""
+        if self._live:
+            return TICK_S
+        return max(0.0, self._printed + QUIET_S - self._clock())
+
     def tick(self) -> None:
-        """Show the time that has passed. Call it every second."""
+        """Show the time that has passed, if it is due."""
         if self._live:
             self._live.update(self._panel(), refresh=True)
         elif self._clock() - self._printed >= QUIET_S:

@@ -25,7 +25,7 @@ from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.reasons import Reason
 from banyan.recipe import Recipe
 from banyan.runtime.launch import FOLDERS
-from banyan.runtime.waiting import TICK_S, Waiting
+from banyan.runtime.waiting import Waiting
 from banyan.text.printable import printable
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
@@ -330,5 +330,5 @@ class Session:
 async def _move(view: LiveView) -> None:
     """Move a view's clock until cancelled."""
     while True:
-        await asyncio.sleep(TICK_S)
+        await asyncio.sleep(view.pause())
         view.tick()

@@ -61,6 +61,7 @@ def test_a_log_says_something_every_ten_seconds_before_the_first_news(
     with LiveView(RECIPE, clock=clock) as view:
         for second in range(25):
             clock.seconds = float(second)
+            assert view.pause() == (-second % 10 if second else 10)
             view.tick()
     assert capsys.readouterr().out.count("loading the model") == 2
 
