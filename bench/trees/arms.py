@@ -15,7 +15,7 @@ from bench.trees import policy
 HELD_OUT, ROWS = 512, 20_512
 STEP = 6  # letters of an operation
 SHAPES = ((16, 8), (8, 16), (4, 32))
-RATES = (1e-4, 3e-4, 1e-3)
+RATES = (1e-4, 2e-4, 4e-4)
 WHOLE, LAST = "whole", "last"  # what must be right: the whole chain, or its last digit
 _SCORERS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {"name": "exact"},

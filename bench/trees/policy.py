@@ -64,9 +64,12 @@ class Stage:
 STAGES = (
     Stage(300, (1, 2, 4), 48, anywhere=True),
     Stage(300, (2, 4, 8), 30, anywhere=True),
-    Stage(400, (4, 8, 16), 16, anywhere=True),
-    Stage(800, (8, 16, 32), 10, anywhere=True),
-    Stage(600, (8, 16, 32, 32), 10, anywhere=True),
+    Stage(300, (4, 8, 16), 16, anywhere=True),
+    # What is asked lies ever farther off: a jump from 16 to 32 would not be learned.
+    Stage(200, (8, 16, 20), 12, anywhere=True),
+    Stage(200, (8, 16, 24), 10, anywhere=True),
+    Stage(200, (8, 16, 28), 10, anywhere=True),
+    Stage(500, (8, 16, 32), 10, anywhere=True),
 )
 LENGTHS = (8, 16, 32)
 """Operations of the chains that the experiment asks for."""
