@@ -7,7 +7,7 @@ from bench.trees import protocol
 from bench.trees.arms import RATES, SHAPES, Setting
 from bench.trees.protocol import MAIN, RIVALS, SEEDS, TREES, TUNING, Wanted
 
-GOOD = Setting(8, 16, 3e-4)
+GOOD = Setting(8, 16, RATES[1])
 
 
 def _cells(costs: Callable[[Wanted], float | None]) -> Callable[[Wanted], Any]:
