@@ -28,7 +28,7 @@ SEEDS: Mapping[Task, Sequence[int]] = {
 CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
-TREES = ("forks-rose", "forks-outcome", "treepo", "tree-grpo", "rose")
+TREES = ("forks-outcome", "forks-rose", "treepo", "tree-grpo")
 WIDENED: Mapping[str, Sequence[Setting]] = {}
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
 
