@@ -78,6 +78,12 @@ def iid(task: Task, leaves: int) -> dict[str, Any]:
     return {"policy": "iid", "settings": {"width": leaves}}
 
 
+def steps(task: Task, leaves: int) -> dict[str, Any]:
+    """Grow independent samples, each operation a segment."""
+    settings = {"width": leaves, "step": STEP}
+    return {"policy": "bench.trees.stepwise:Stepwise", "settings": settings}
+
+
 def forks(task: Task, leaves: int) -> dict[str, Any]:
     """Grow a tree that forks in two at fixed places, as far apart as fill the answer."""
     levels = math.ceil(math.log2(leaves))
@@ -108,6 +114,7 @@ ARMS = {
         Arm("iid-grpo", iid, "grpo"),
         Arm("iid-dr-grpo", iid, "dr-grpo"),
         Arm("iid-rloo", iid, "rloo"),
+        Arm("iid-gigpo", steps, "gigpo", {"steps": "segments", "gamma": 1.0, "rows": "episodes"}),
         Arm("forks-rose", forks, "rose"),
         Arm("forks-outcome", forks, "dr-grpo"),
         Arm("treepo", waves, "treepo"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from banyan.recipe import Recipe
 from bench.trees.process import Counts, InProcess
+from bench.trees.stepwise import states
 
 LEAST = 0.9
 GRID = 20_000  # sampled tokens between measurements
@@ -21,7 +22,9 @@ def run(recipe: Recipe, cap: int, say: Callable[[str], None] = print) -> Course:
     Returns the measured points: accuracy, and all that was spent until then, evaluations apart. A
     policy that is far from there is measured on few rows, but for the last one.
     """
-    process, spent, points = InProcess(recipe), Counts(), list[dict[str, Any]]()
+    steps = recipe.generate.policy.endswith("Stepwise")
+    process = InProcess(recipe, facts=states) if steps else InProcess(recipe)
+    spent, points = Counts(), list[dict[str, Any]]()
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
 
     def measure() -> None:

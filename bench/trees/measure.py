@@ -12,7 +12,7 @@ from bench.harness.kept import FOLDER, Cell, Kept
 from bench.trees import figures, protocol
 from bench.trees.arms import Task
 from bench.trees.figures import Spent
-from bench.trees.protocol import MAIN, RIVALS, SEEDS, TREES, Wanted
+from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, Wanted
 
 KEPT = FOLDER / "trees"
 
@@ -37,7 +37,7 @@ def everything() -> None:
         for wanted in protocol.first_look(name):
             cells.get(wanted)
     rival = protocol.rival(there.get)
-    for name in (rival, *TREES) if rival else TREES:
+    for name in (rival, *OTHERS) if rival else OTHERS:
         for wanted in protocol.tuning(name):
             cells.get(wanted)
     for wanted in protocol.reported(there.get):
@@ -47,7 +47,7 @@ def everything() -> None:
 def tuning_table() -> list[str]:
     """Return a line for each setting that was tried."""
     cells, lines = Cells(measures=False), list[str]()
-    for name in (*RIVALS, *TREES):
+    for name in (*RIVALS, *OTHERS):
         for wanted in protocol.tuning(name):
             cell = cells.get(wanted)
             if cell is not None:

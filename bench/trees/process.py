@@ -10,7 +10,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from banyan import registry
 from banyan.errors import NotReady
+from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Allocation, Scored
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
@@ -91,17 +92,24 @@ class _Growing:
 class InProcess:
     """A recipe's run in this process, on one thread of torch.
 
+    facts: returns what is known of a tree beside its rewards
+
     Raises NotReady for a recipe whose trees wait for what only services give.
     """
 
-    def __init__(self, recipe: Recipe, run_id: str = "alone") -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        run_id: str = "alone",
+        facts: Callable[[Tree], Facts] = lambda tree: NO_FACTS,
+    ) -> None:
         if recipe.environment is not None or recipe.control.rooms or recipe.optimise.head:
             raise NotReady(
                 f"recipe {recipe.name} has an environment, rooms or a head: run it with services"
             )
         settle(1)
         folder = models.resolve(recipe.model, tokenizer=True)
-        self.recipe = recipe
+        self.recipe, self._facts = recipe, facts
         self._opener = Opener(run_id, recipe, dataset.read(recipe, Path()))
         engine = maker(recipe, 1)()
         assert isinstance(engine, TorchEngine)
@@ -220,7 +228,8 @@ class InProcess:
     def _result(self, tree: _Growing) -> ScoredTree:
         assert tree.leaves is not None
         rewards = {leaf: self._reward(tree, leaf) for leaf in tree.leaves}
-        return ScoredTree(tree.grower.tree, tree.leaves, rewards)
+        grown = tree.grower.tree
+        return ScoredTree(grown, tree.leaves, rewards, self._facts(grown))
 
     def _lesson(self, specs: Sequence[tree_pb2.TreeSpec], trees: Sequence[ScoredTree]) -> Lesson:
         groups: dict[str, list[ScoredTree]] = {}

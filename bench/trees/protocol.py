@@ -28,7 +28,9 @@ SEEDS: Mapping[Task, Sequence[int]] = {
 CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
+CONTROL = "iid-gigpo"  # credit by step without trees
 TREES = ("forks-outcome", "forks-rose", "treepo", "tree-grpo")
+OTHERS = (*TREES, CONTROL)
 WIDENED: Mapping[str, Sequence[Setting]] = {}
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
 
@@ -135,7 +137,7 @@ def spent(cell: Cell, what: str = "sampled") -> Spent:
 def reported(get: Get) -> Iterator[Wanted]:
     """Yield the runs that are reported, as far as their settings are chosen."""
     first = rival(get)
-    names = [first, *TREES] if first is not None else TREES
+    names = [first, *OTHERS] if first is not None else OTHERS
     settings = {name: tuned(name, get) for name in names}
     for task, seeds in SEEDS.items():
         for seed in seeds:

@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.trees import protocol
 from bench.trees.arms import RATES, SHAPES, Setting
-from bench.trees.protocol import MAIN, RIVALS, SEEDS, TREES, TUNING, Wanted
+from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, TUNING, Wanted
 
 GOOD = Setting(8, 16, RATES[1])
 
@@ -26,7 +26,7 @@ def _cells(costs: Callable[[Wanted], float | None]) -> Callable[[Wanted], Any]:
 
 
 def test_every_arm_is_tried_with_the_same_settings_and_never_on_reported_seeds() -> None:
-    grids = {name: protocol.grid(name) for name in (*RIVALS, *TREES)}
+    grids = {name: protocol.grid(name) for name in (*RIVALS, *OTHERS)}
     assert all(len(grid) == len(SHAPES) * len(RATES) == 9 for grid in grids.values())
     assert all(grid == grids["iid-grpo"] for grid in grids.values())
     assert all(s.groups * s.leaves == 128 for s in grids["iid-grpo"])
@@ -68,8 +68,8 @@ def test_nothing_is_chosen_while_a_run_is_missing() -> None:
         return None if wanted == protocol.first_look("iid-rloo")[-1] else whole(wanted)
 
     assert protocol.rival(lacking) is None
-    assert {w.arm.name for w in protocol.reported(lacking)} == set(TREES)
-    assert {w.arm.name for w in protocol.reported(whole)} == {"iid-grpo", *TREES}
+    assert {w.arm.name for w in protocol.reported(lacking)} == set(OTHERS)
+    assert {w.arm.name for w in protocol.reported(whole)} == {"iid-grpo", *OTHERS}
 
 
 def test_what_a_run_spent_is_a_bound_where_it_did_not_get_there() -> None:
