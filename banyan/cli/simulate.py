@@ -1,14 +1,19 @@
 """`banyan simulate`: a recipe's tree policy on the scripted engine, and its control, in seconds."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from banyan.cli import recipes
 from banyan.cli.options import Json
-from banyan.cli.render.console import emit
+from banyan.cli.render.console import emit, out
 from banyan.cli.train import search_path
+from banyan.payoff import verdict
+from banyan.payoff.shape import shape_of
+from banyan.payoff.tokens import TreeTokens
+from banyan.recipe import Recipe
 
 
 def simulate(
@@ -29,6 +34,9 @@ def simulate(
     Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a
     tick, all at once, by a chance of success of its row. Parts that are not simulated are listed at
     the end.
+
+    Verdict: reasons why the trees cannot pay for themselves, each with settings to change, for tree
+    policies whose purpose is to share tokens. Notes: facts about forks that are no faults.
     """
     from services.gateway.preview.preview import preview
     from services.rollout.simulation.simulate import simulate as run
@@ -36,9 +44,30 @@ def simulate(
     with search_path.searched(recipes.folders(recipes.find(recipe))):
         read = recipes.read(recipe, overrides or ())
         trees, control = run(read), preview(read, Path.cwd())
-    emit(
-        trees | {"control": control}
-        if as_json
-        else trees | {f"control.{k}": v for k, v in control.items()},
-        as_json,
+        judged = _judged(read, trees)
+    if as_json:
+        emit(trees | judged | {"control": control}, True)
+        return
+    emit(trees, False)
+    for reason in judged["verdict"]:
+        words = f"verdict.{reason['name']}: {reason['words']}; try {reason['try']}"
+        out.print(Text(words, style="yellow"), soft_wrap=True)
+    for note in judged["notes"]:
+        out.print(f"note: {note}", markup=False, soft_wrap=True)
+    emit({f"control.{k}": v for k, v in control.items()}, False)
+
+
+def _judged(recipe: Recipe, counts: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the verdict on a recipe's trees and the notes about their forks."""
+    shape = shape_of(recipe)
+    tokens = TreeTokens(
+        leaves=counts["leaves"],
+        forks=counts["forks"],
+        sampled=counts["sampled_tokens"],
+        paths=counts["iid_tokens"],
     )
+    reasons = [
+        {"name": reason.name, "words": reason.words, "try": reason.advice}
+        for reason in verdict.verdicts(shape, tokens)
+    ]
+    return {"verdict": reasons, "notes": verdict.notes(shape, tokens)}

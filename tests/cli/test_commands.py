@@ -269,7 +269,27 @@ def test_simulate_prints_what_a_tree_saves() -> None:
         observed["control"]["groups_trained"] == 96
         and "nothing is learnt" in observed["control"]["not_simulated"]
     )
-    assert "control.not_simulated: " in banyan("simulate", QUICKSTART).stdout
+    assert observed["verdict"] == []
+    (note,) = observed["notes"]
+    assert note.startswith("optimise.advantage grpo gives credit per leaf")
+    printed = banyan("simulate", QUICKSTART).stdout
+    assert "control.not_simulated: " in printed
+    assert "verdict" not in printed and "note:" not in printed
+
+
+def test_simulate_says_when_a_tree_cannot_pay() -> None:
+    arguments = [
+        "generate.policy=treepo",
+        "generate.settings={width: 16, segment: 32}",
+        "generate.max_new_tokens=32",
+    ]
+    sets = [part for a in arguments for part in ("--set", a)]
+    (reason,) = json.loads(banyan("simulate", QUICKSTART, "--json", *sets).stdout)["verdict"]
+    assert (reason["name"], reason["try"].split(" or ")[0]) == (
+        "no-fork",
+        "--set 'generate.settings.segment=8'",
+    )
+    assert f"verdict.no-fork: {reason['words']}" in banyan("simulate", QUICKSTART, *sets).stdout
 
 
 def test_nothing_runs_is_an_empty_list(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ The trees grow on the scripted engine, without a bus, a store or a model.
 """
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from banyan import registry
 from banyan.draws import key
 from banyan.errors import InvalidInput
+from banyan.payoff.tokens import forks
 from banyan.plugins import traits
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
@@ -78,16 +79,6 @@ def simulate(recipe: Recipe) -> dict[str, Any]:
             for accuracy in _ACCURACIES
         }
     return counts
-
-
-def forks(tree: Tree) -> int:
-    """Return the number of places after the prompt at which paths part."""
-    root = tree.root
-    below = [s for s in tree if s.parent and root is not None and s.parent != root.id]
-    places = Counter((segment.parent, segment.fork) for segment in below)
-    return sum(
-        count > 1 or fork < len(tree.segments[parent]) for (parent, fork), count in places.items()
-    )
 
 
 def grow(recipe: Recipe, index: int = 0, settings: dict[str, Any] | None = None) -> Growth:

@@ -6,7 +6,11 @@ import pytest
 
 from banyan import registry
 from banyan.errors import InvalidInput
-from banyan.recipe_loader.load import load, resolve
+from banyan.payoff.shape import shape_of
+from banyan.payoff.tokens import TreeTokens
+from banyan.payoff.verdict import notes, verdicts
+from banyan.recipe import Recipe
+from banyan.recipe_loader.load import load, parse, resolve
 from bench.saving import shaped
 from services.rollout.simulation.simulate import simulate
 
@@ -33,6 +37,26 @@ SHOWN = {
     # Each of 4 calls, of 5 tokens, is answered once for two paths of 40.
     "turns": (8, 4, 1 - (4 * 5 + 8 * 35) / (8 * 40)),
 }
+# For each recipe with a verdict: the reasons why its trees cannot pay. All have answers of 8 or 12
+# tokens.
+CANNOT_PAY = {
+    # Stopped samples cost tokens and are no leaves; the others share their prompt.
+    "arrol": ["no-fork"],
+    "echo": ["short-answers"],
+    "eptree": ["short-answers"],
+    "ets": ["nothing-saved", "short-answers"],  # each step is sampled `width` times
+    "latr": ["short-answers"],
+    "rose": ["nothing-saved", "short-answers"],  # 2 forks for 8 leaves: 4.7 %
+    "tree-grpo": ["short-answers"],
+    "treepo": ["short-answers"],  # they save 35 %, of leaves that are much alike
+    "treepo-eager": ["short-answers"],
+}
+# Those without: `calculator` forks behind answers of a tool, and saves 6 % on paths of 40 tokens.
+# All others share nothing by purpose: independent samples; `dars`, `scope` and `xrpo`, whose scores
+# or growth budget decide where samples go, which no simulation tells.
+PAYS = {"calculator"}
+# Recipes with forks whose estimator compares whole leaves.
+PER_LEAF = {"calculator", "echo", "latr", "scope", "tree-grpo"}
 BASE = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
 
 
@@ -64,6 +88,46 @@ def test_a_recipe_shows_what_its_tree_policy_is_for(path: Path) -> None:
         assert saved[0] <= counts["saved"] <= saved[1]
     else:
         assert counts["saved"] == pytest.approx(saved)
+
+
+def tokens(recipe: Recipe) -> TreeTokens:
+    counts = simulate(recipe)
+    return TreeTokens(
+        leaves=counts["leaves"],
+        forks=counts["forks"],
+        sampled=counts["sampled_tokens"],
+        paths=counts["iid_tokens"],
+    )
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_whose_trees_cannot_pay_says_why(path: Path) -> None:
+    recipe = load(path)
+    shape, grown = shape_of(recipe), tokens(recipe)
+    assert [reason.name for reason in verdicts(shape, grown)] == CANNOT_PAY.get(path.stem, [])
+    assert shape.judged == (path.stem in CANNOT_PAY.keys() | PAYS)
+    assert bool(notes(shape, grown)) == (path.stem in PER_LEAF)
+
+
+@pytest.mark.parametrize("name", ["ets", "tree-grpo", "treepo", "treepo-eager"])
+def test_a_stretch_as_long_as_the_answer_makes_trees_without_a_fork(name: str) -> None:
+    text = next(path for path in RECIPES if path.stem == name).read_text()
+    setting = shape_of(parse(text)).stretch
+    assert setting is not None
+    recipe = parse(text, [f"generate.settings.{setting.name}=24", "generate.max_new_tokens=24"])
+    (reason,) = verdicts(shape_of(recipe), tokens(recipe))
+    assert reason.name == "no-fork" and f"{setting.name} is 24" in reason.words
+    recipe = parse(text, [*reason.changes[0], "generate.max_new_tokens=24"])
+    assert tokens(recipe).forks > 0, "the change makes some"
+
+
+@pytest.mark.parametrize("name", CANNOT_PAY)
+def test_a_recipe_takes_the_changes_of_its_verdicts(name: str) -> None:
+    text = next(path for path in RECIPES if path.stem == name).read_text()
+    for reason in verdicts(shape_of(parse(text)), tokens(parse(text))):
+        for change in reason.changes:
+            recipe = parse(text, change)
+            assert verdicts(shape_of(recipe), tokens(recipe)) == []
 
 
 def test_an_environment_that_runs_code_is_not_simulated() -> None:
