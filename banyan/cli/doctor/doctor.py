@@ -1,4 +1,4 @@
-"""`banyan doctor`: check this machine; `banyan doctor RUN`: diagnose a run by its metrics."""
+"""`banyan doctor`: check this machine; with RUN: diagnose a run by its metrics and trees."""
 
 import asyncio
 import errno
@@ -36,8 +36,8 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check python, torch, the model, ports, the sandbox, the jail, disk and nats: exit status 1 if
-    anything is wrong. With RUN: show the run's symptoms in its metrics, the part of the recipe at
-    fault, and settings to change; exit status 0."""
+    anything is wrong. With RUN: show the run's symptoms in its metrics and trees, the part of the
+    recipe at fault, and settings to change; exit status 0."""
     if run_id:
         run_report.examine(run_id, state, as_json)
         return

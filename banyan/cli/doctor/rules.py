@@ -28,9 +28,9 @@ from banyan.cli.doctor.series import Series
 from banyan.cli.doctor.tool_rules import TOOL_RULES
 
 
-def diagnose(series: Series) -> list[Finding]:
-    """Return the findings of a run, the most urgent first."""
-    checked = ((rule, rule.check(series)) for rule in RULES)
+def diagnose(series: Series, more: Sequence[DiagnosticRule] = ()) -> list[Finding]:
+    """Return the findings of a run, the most urgent first, by these rules and more."""
+    checked = ((rule, rule.check(series)) for rule in (*RULES, *more))
     return [Finding(rule, evidence) for rule, evidence in checked if evidence]
 
 

@@ -1,4 +1,4 @@
-"""`banyan doctor RUN`: diagnosis of a run from its metrics in the store."""
+"""`banyan doctor RUN`: diagnosis of a run from its metrics and trees in the store."""
 
 import json
 from collections.abc import Iterable
@@ -10,6 +10,8 @@ from rich.text import Text
 from banyan.cli.doctor.rule import Finding
 from banyan.cli.doctor.rules import diagnose
 from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
+from banyan.cli.doctor.stored_trees import run_trees
+from banyan.cli.doctor.tree_rules import tree_rules
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
 from banyan.cli.render.run_report import not_deterministic
@@ -24,9 +26,10 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
         steps = plain_data.metrics(client.policies(run.run_id))
         progress = client.progress(run.run_id)
         recipe, stats = json.loads(run.recipe_json or "{}"), client.stats(run.run_id)
+        trees = run_trees(client, run, progress.samples)
         evaluations, aside = list(progress.evals), plain_data.progress(progress)["set_aside"]
     history = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
-    findings = diagnose(history)
+    findings = diagnose(history, tree_rules(trees))
     unlike = not_deterministic(bool(recipe.get("deterministic")), stats)
     if as_json:
         report = {
