@@ -1,1 +1,1 @@
-"""What a tree policy pays: the tokens that its trees share, and why it may share none."""
+"""Payoff of tree policies: the tokens that their trees share, and reasons why they share none."""
