@@ -13,8 +13,8 @@ from banyan.payoff.tokens import TreeTokens
 LEAST_SAVED = 0.05
 """Share of the sampled tokens below which sharing is no reason for trees.
 
-Each stretch of a tree is a request of its own, and steps decode few branches until the tree is
-wide; two groups of one recipe differ by as much as this.
+A choice, not a measured bound: each stretch of a tree is a request of its own, and steps decode few
+branches until the tree is wide.
 """
 SHORT_ANSWER = 12
 """Tokens of an answer up to which no tree recipe has ended above independent samples.
