@@ -117,6 +117,7 @@ ARMS = {
         Arm("iid-gigpo", steps, "gigpo", {"steps": "segments", "gamma": 1.0, "rows": "episodes"}),
         Arm("forks-rose", forks, "rose"),
         Arm("forks-outcome", forks, "dr-grpo"),
+        Arm("forks-grpo", forks, "grpo"),
         Arm("treepo", waves, "treepo"),
         Arm("tree-grpo", chain_and_sides, "tree-grpo"),
         Arm("rose", entropy, "rose"),

@@ -29,7 +29,7 @@ CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
 CONTROL = "iid-gigpo"  # credit by step without trees
-TREES = ("forks-outcome", "forks-rose", "treepo", "tree-grpo")
+TREES = ("forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
 OTHERS = (*TREES, CONTROL)
 WIDENED: Mapping[str, Sequence[Setting]] = {}
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
