@@ -21,17 +21,14 @@ _BARS = {"forks-rose": "at most 1"}
 
 @dataclass
 class Side:
-    """Steps of an arm: seconds and counts of each."""
+    """Counts of an arm's steps."""
 
     process: InProcess
-    seconds: list[float] = field(default_factory=list)
     counts: list[Counts] = field(default_factory=list)
 
     def step(self, number: int) -> None:
         """Sample one step's trees, and train on none."""
-        counts = self.process.sample(number)
-        self.counts.append(counts)
-        self.seconds.append(counts.seconds)
+        self.counts.append(self.process.sample(number))
 
     @property
     def occupancy(self) -> float:
@@ -54,8 +51,8 @@ def _compare(result: Result, name: str) -> None:
     for number in range(WARM + PAIRS):
         for side in (theirs, ours) if number % 2 else (ours, theirs):
             side.step(number)
-    pairs = list(zip(ours.seconds[WARM:], theirs.seconds[WARM:], strict=True))
-    ratios = sorted(a / b for a, b in pairs)
+    pairs = zip(ours.counts[WARM:], theirs.counts[WARM:], strict=True)
+    ratios = sorted(a.seconds / b.seconds for a, b in pairs)
     shown = _NAMES.get(name, name)
     spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, {PAIRS} pairs"
     bar = _BARS.get(name, "")

@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from banyan.facts import NO_FACTS, Facts
 from banyan.recipe import Recipe
+from banyan.tree import Tree
 from bench.trees import policy
+from bench.trees.stepwise import states
 
 HELD_OUT, ROWS = 512, 20_512
 STEP = 6  # letters of an operation
@@ -58,6 +61,11 @@ class Setting:
 Generate = Callable[[Task, int], dict[str, Any]]
 
 
+def no_facts(tree: Tree) -> Facts:
+    """Return that nothing is known of a tree."""
+    return NO_FACTS
+
+
 @dataclass(frozen=True)
 class Arm:
     """A way to grow leaves and to give them credit.
@@ -65,12 +73,14 @@ class Arm:
     generate: part of the recipe, from the task and the leaves of a prompt
     advantage: estimator
     advantage_settings: settings of it
+    facts: what is known of a tree beside its rewards
     """
 
     name: str
     generate: Generate
     advantage: str
     advantage_settings: Mapping[str, Any] = field(default_factory=dict)
+    facts: Callable[[Tree], Facts] = no_facts
 
 
 def iid(task: Task, leaves: int) -> dict[str, Any]:
@@ -114,7 +124,13 @@ ARMS = {
         Arm("iid-grpo", iid, "grpo"),
         Arm("iid-dr-grpo", iid, "dr-grpo"),
         Arm("iid-rloo", iid, "rloo"),
-        Arm("iid-gigpo", steps, "gigpo", {"steps": "segments", "gamma": 1.0, "rows": "episodes"}),
+        Arm(
+            "iid-gigpo",
+            steps,
+            "gigpo",
+            {"steps": "segments", "gamma": 1.0, "rows": "episodes"},
+            facts=states,
+        ),
         Arm("forks-rose", forks, "rose"),
         Arm("forks-outcome", forks, "dr-grpo"),
         Arm("forks-grpo", forks, "grpo"),

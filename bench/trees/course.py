@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from banyan.recipe import Recipe
 from bench.trees.process import Counts, InProcess
-from bench.trees.stepwise import states
 
 LEAST = 0.9
 GRID = 20_000  # sampled tokens between measurements
@@ -16,21 +14,19 @@ FEW, FAR = 128, 0.75  # rows that tell first whether a policy is far from `LEAST
 Course = dict[str, Any]
 
 
-def run(recipe: Recipe, cap: int, say: Callable[[str], None] = print) -> Course:
-    """Run a recipe until two measurements in a row are at least `LEAST`, or for `cap` tokens.
+def run(process: InProcess, cap: int, say: Callable[[str], None] = print) -> Course:
+    """Run a process until two measurements in a row are at least `LEAST`, or for `cap` tokens.
 
     Returns the measured points: accuracy, and all that was spent until then, evaluations apart. A
     policy that is far from there is measured on few rows, but for the last one.
     """
-    steps = recipe.generate.policy.endswith("Stepwise")
-    process = InProcess(recipe, facts=states) if steps else InProcess(recipe)
     spent, points = Counts(), list[dict[str, Any]]()
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
 
     def measure() -> None:
         rows, accuracy = FEW, process.accuracy(FEW)
         if accuracy >= FAR or spent.sampled >= cap:
-            rows, accuracy = recipe.eval.max_rows, process.accuracy()
+            rows, accuracy = process.recipe.eval.max_rows, process.accuracy()
         about = {"updates": number, "accuracy": accuracy, "rows": rows, "seconds": trained_s}
         points.append(about | asdict(spent))
         say(f"    {spent.sampled:>9,} tokens, {number} updates: {accuracy:.3f}")

@@ -39,7 +39,6 @@ from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
 from services.learner.training.trainer import Trainer, settle
 from services.rollout.engines.factory import maker
-from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.requests import BranchKey
 from services.rollout.growth.scores import LeafScore
@@ -111,10 +110,7 @@ class InProcess:
         folder = models.resolve(recipe.model, tokenizer=True)
         self.recipe, self._facts = recipe, facts
         self._opener = Opener(run_id, recipe, dataset.read(recipe, Path()))
-        engine = maker(recipe, 1)()
-        assert isinstance(engine, TorchEngine)
-        self._engine = engine
-        self._sampler = engine._forward.model  # its weights are set in memory
+        self._engine = maker(recipe, 1)()
         self._dtype = compute_dtype(recipe.resources.dtype)
         self._trainer = Trainer(load_trained(folder), recipe.optimise, self._dtype, recipe.seed)
         self._targets = losses.build(recipe.optimise.loss, recipe.optimise.loss_settings).targets
@@ -125,8 +121,7 @@ class InProcess:
         name = recipe.scorers[0]
         settings = recipe.filter[0].settings if recipe.filter else {}
         self._scorer = registry.build("filter", name, settings)
-        self.policy = PolicyVersion(1, 0, self._digest())
-        self._engine.load(self.policy, None)
+        self._publish(0)
 
     def step(self, number: int) -> Counts:
         """Take one optimizer step on the groups of a batch."""
@@ -135,7 +130,7 @@ class InProcess:
         trees, counts = self.grow(specs)
         lesson = self._lesson(specs, trees)
         self._trainer.step(lesson.sequences, number, lesson.sizes)
-        self._refresh()
+        self._publish(number + 1)
         counts.trained = sum(len(row.token_U) for row in lesson.sequences)
         counts.path = int(lesson.metrics["trained_path_tokens"])
         counts.processor_s = time.process_time() - begun
@@ -247,21 +242,14 @@ class InProcess:
             entropy_quantile=optimise.entropy_quantile,
         )
 
-    def _refresh(self) -> None:
-        """Copy the trained weights into the sampler."""
-        own = dict(self._trainer.model.named_parameters())
-        with torch.no_grad():
-            for name, target in self._sampler.named_parameters():
-                target.copy_(own[name])
-        self.policy = PolicyVersion(1, self.policy.step + 1, self._digest())
-        self._engine.load(self.policy, None)
-
-    def _digest(self) -> bytes:
-        """Return the digest that a learner publishes the policy with."""
+    def _publish(self, step: int) -> None:
+        """Write the weights as a learner does, and load them as a node does."""
         dtype = str(self._dtype).removeprefix("torch.")
         with tempfile.TemporaryDirectory() as folder:
             weights = self._trainer.masters.computed()
-            return file.write(Path(folder), "policy", weights, 0, 0, dtype).digest
+            manifest = file.write(Path(folder), "policy", weights, 0, step, dtype)
+            self.policy = PolicyVersion(1, step, manifest.digest)
+            self._engine.load(self.policy, manifest.manifest_path)
 
 
 def _ended(

@@ -16,6 +16,7 @@ from bench.harness.kept import Cell
 from bench.trees import arms, course, policy
 from bench.trees.arms import ARMS, LAST, RATES, SHAPES, Arm, Setting, Task
 from bench.trees.figures import Spent
+from bench.trees.process import InProcess
 
 TUNING = (100, 101)
 MAIN = Task(16)
@@ -64,7 +65,7 @@ class Wanted:
     def measure(self) -> Cell:
         """Run it."""
         recipe = arms.recipe(self.arm, self.task, self.setting, self.seed)
-        return course.run(recipe, self.cap)
+        return course.run(InProcess(recipe, facts=self.arm.facts), self.cap)
 
 
 Get = Callable[[Wanted], Cell | None]
