@@ -291,8 +291,8 @@ async def test_what_a_killed_verifier_had_taken_comes_again_within_seconds(store
 async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(
     store, eventually, monkeypatch
 ):
-    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(worker_loop, "PROGRESS_S", 0.3)
+    monkeypatch.setattr(worker_loop, "ACK_WAIT_S", 3.0)
+    monkeypatch.setattr(worker_loop, "PROGRESS_S", 0.3)  # a stall of a busy machine is shorter
     spec = store.forge.spec(
         7, 0, 1, score_deadline_ms=600_000, **VOTE
     )  # the store reminds of it after minutes
@@ -300,11 +300,11 @@ async def test_a_group_that_a_killed_verifier_had_taken_is_scored_by_the_next(
         await grow(store, spec, ["3", "4", "3", "5"])
         await eventually(lambda: counted(store, spec, None, 2))
         await asyncio.sleep(
-            2 * worker_loop.ACK_WAIT_S
+            1.5 * worker_loop.ACK_WAIT_S
         )  # it says that it is at it, so that nobody else is given it
         assert await redelivered(store) == 0
     async with verifier(store):
-        await eventually(lambda: counted(store, spec, None, 4), 5.0)
+        await eventually(lambda: counted(store, spec, None, 4), 20.0)
 
 
 async def test_a_tree_that_is_dropped_ends_the_wait_of_the_others(store, eventually):
