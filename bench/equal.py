@@ -23,7 +23,7 @@ from bench.harness.record import RESULTS
 from bench.harness.table import Result
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-RIVAL = "quickstart"
+RIVAL = "arithmetic"
 TREES = (
     "treepo",
     "treepo-eager",

@@ -91,7 +91,7 @@ def example(method: Method, uses: Mapping[str, set[tuple[str, str]]]) -> str:
     It is the one of the method's name, else the quick start, else the first in order.
     """
     candidates = sorted(name for name, used in uses.items() if (method.axis, method.name) in used)
-    preferred = [name for name in (method.name, "quickstart") if name in candidates]
+    preferred = [name for name in (method.name, "arithmetic") if name in candidates]
     return next(iter([*preferred, *candidates]), "")
 
 

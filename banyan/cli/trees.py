@@ -1,7 +1,8 @@
 """`banyan trees`: list, show as a tree, export as JSON lines."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -147,22 +148,50 @@ def view_of(tree: tree_pb2.Tree) -> TreeView:
     return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
 
 
-def render(tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]) -> RichTree:
-    """Return a tree for the terminal: text, reward and advantage per node."""
+def render(
+    tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree], longest: int | None = None
+) -> RichTree:
+    """Return a tree for the terminal: text, reward and advantage per node.
+
+    longest: if given, segments that follow each other without a fork are one line, of whose text so
+        many last characters are shown at most
+    """
     view = view_of(tree)
     try:
         advantages = node_advantages(tree, recipe, group)
     except Exception as error:  # foreign estimators raise anything; the tree is still useful
         err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
         advantages = {}
-    branches: list[RichTree] = []
+    branches: dict[int, RichTree] = {}  # by node
     scores, later = leaf_scores.of_tree(tree), leaf_scores.later(tree)
-    for node in view.nodes:
-        text = _label(node, view, advantages, scores)
+    for run in [[node] for node in view.nodes] if longest is None else runs(view, advantages):
+        node = run[-1]
+        text = _label(run, view, advantages, scores, longest)
         if node.leaf is not None:  # each of these on a line of its own
             text = "\n".join([text, *_dim(later.get(view.leaves_L[node.leaf], ()))])
-        branches.append(RichTree(text) if node.parent < 0 else branches[node.parent].add(text))
-    return branches[0]
+        above = run[0].parent
+        branches[node.index] = RichTree(text) if above < 0 else branches[above].add(text)
+    return branches[view.nodes[0].index]
+
+
+def runs(view: TreeView, advantages: Mapping[int, float]) -> list[list[Node]]:
+    """Return the nodes in their order, those that follow each other without a fork together.
+
+    The prompt stays alone, and so does what has another advantage or a reward of its own.
+    """
+    children = Counter(node.parent for node in view.nodes)
+    found: dict[int, list[Node]] = {}  # by last node
+    for node in view.nodes:
+        above = node.parent
+        follows = (
+            above > 0
+            and children[above] == 1
+            and view.nodes[above].leaf is None
+            and advantages.get(above) == advantages.get(node.index)
+            and _own_reward(view.nodes[above], view) is None
+        )
+        found[node.index] = [*(found.pop(above) if follows else ()), node]
+    return list(found.values())
 
 
 def node_advantages(
@@ -192,11 +221,16 @@ def node_advantages(
 
 
 def _label(
-    node: Node, view: TreeView, advantages: dict[int, float], scores: dict[Leaf, list[str]]
+    run: Sequence[Node],
+    view: TreeView,
+    advantages: Mapping[int, float],
+    scores: dict[Leaf, list[str]],
+    longest: int | None,
 ) -> str:
-    text = json.dumps(_text(node), ensure_ascii=False)
+    node, text = run[-1], "".join(_text(part) for part in run)
+    text = json.dumps(_shortened(text, longest), ensure_ascii=False)
     parts: list[Any] = [
-        f"[dim]{node.segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"
+        f"[dim]{run[0].segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"
     ]
     if node.leaf is not None:
         reward = view.rewards_L[node.leaf]
@@ -205,7 +239,7 @@ def _label(
         )
     elif node.paths:
         parts.append(f"value {node.value:.3f}")
-    own = view.facts.rewards.get(Leaf(node.segment.id, node.stop))
+    own = _own_reward(node, view)
     if own is not None:
         parts.append(f"own reward [bold]{own:g}[/bold]")
     if node.trained and node.index in advantages:
@@ -217,8 +251,17 @@ def _label(
     return "  ".join(parts)
 
 
+def _own_reward(node: Node, view: TreeView) -> float | None:
+    return view.facts.rewards.get(Leaf(node.segment.id, node.stop))
+
+
 def _dim(words: Iterable[str]) -> list[str]:
     return [f"[dim]{word.replace('[', chr(92) + '[')}[/dim]" for word in words]
+
+
+def _shortened(text: str, longest: int | None) -> str:
+    """Return a text, or its last characters: a prompt asks at its end."""
+    return text if longest is None or len(text) <= longest else f"…{text[1 - longest :]}"
 
 
 def _text(node: Node) -> str:

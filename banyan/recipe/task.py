@@ -12,7 +12,7 @@ class Task(Part):
     """Source of the prompts."""
 
     name: Literal["arithmetic", "chains", "chains-mod", "products", "reasoning-gym", "file"]
-    """arithmetic: built in, for the quick start. chains: built-in sums with steps. chains-mod:
+    """arithmetic: built-in sums and products. chains: built-in sums with steps. chains-mod:
     built-in chains of sums and differences modulo 10. products: built-in products of three digits,
     asked with a calculator at hand. reasoning-gym: one of its generators. file: the user's own
     rows, or a data set of the Hugging Face hub."""
@@ -21,7 +21,8 @@ class Task(Part):
     size: Annotated[int, Field(ge=2, le=10_000_000)] = 1000
     """chains, chains-mod, products, reasoning-gym: number of rows to generate."""
     config: Settings = {}
-    """chains-mod: `operations`, steps of a chain (16). reasoning-gym: settings of the
+    """chains: `terms`, numbers of a sum (4), and `examples`, sums worked out before each question
+    (0). chains-mod: `operations`, steps of a chain (16). reasoning-gym: settings of the
     generator."""
     path: str = ""
     """file: rows by the suffix of the file: .parquet or .pq, a table; .csv or .tsv, a header line

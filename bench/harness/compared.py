@@ -1,6 +1,6 @@
-"""The quick start's recipe at the learning rate of the tree recipes, for comparison with them."""
+"""The recipe of short sums at the learning rate of the tree recipes, for comparison with them."""
 
 from pathlib import Path
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+RECIPE = Path(__file__).parents[2] / "recipes" / "arithmetic.yaml"
 COMPARED = ("optimise.learning_rate=2.0e-5",)

@@ -10,13 +10,13 @@ from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import load, parse, resolve
 from banyan.segment import Sampling
 
-QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+ARITHMETIC = Path(__file__).parents[2] / "recipes" / "arithmetic.yaml"
 CORRIDOR = "environment: {name: 'corridor:Corridor', end: <go>}\n"
 MINIMAL = "name: x\nmodel: m/m\ntask: {name: arithmetic}\n"
 
 
 def test_every_recipe_that_comes_with_banyan_loads() -> None:
-    for path in sorted(QUICKSTART.parent.glob("*.yaml")):
+    for path in sorted(ARITHMETIC.parent.glob("*.yaml")):
         assert load(path).name == path.stem
 
 
@@ -26,7 +26,7 @@ def test_rows_of_a_file_need_no_reward_beside_scorers() -> None:
 
 
 def test_set_goes_over_the_file() -> None:
-    recipe = load(QUICKSTART, ["budget.steps=3", "generate.settings.width=2", "deterministic=true"])
+    recipe = load(ARITHMETIC, ["budget.steps=3", "generate.settings.width=2", "deterministic=true"])
     assert (recipe.budget.steps, recipe.generate.settings, recipe.deterministic) == (
         3,
         {"width": 2},
@@ -225,7 +225,7 @@ def test_an_option_reaches_into_lists() -> None:
 @pytest.mark.parametrize("override", ["budget.steps", "=3", "name.x=1"])
 def test_bad_overrides_are_refused(override: str) -> None:
     with pytest.raises(InvalidInput, match="--set"):
-        load(QUICKSTART, [override])
+        load(ARITHMETIC, [override])
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_bad_overrides_are_refused(override: str) -> None:
 )
 def test_what_an_option_says_is_not_laid_to_a_line_of_the_file(override: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        load(QUICKSTART, [override])
+        load(ARITHMETIC, [override])
 
 
 def test_what_the_file_says_is_not_laid_to_an_option() -> None:

@@ -44,7 +44,7 @@ def test_the_table_says_wins_losses_and_what_nobody_can_tell(
 ) -> None:
     monkeypatch.setattr(equal, "TOKENS", 8000)
     ends = {
-        "quickstart": (0.50, 0.55, 0.60),
+        "arithmetic": (0.50, 0.55, 0.60),
         "treepo": (0.90, 0.95, 0.99),
         "echo": (0.1, 0.12, 0.11),
         "rose": (0.4, 0.6, 0.6),
@@ -58,7 +58,7 @@ def test_the_table_says_wins_losses_and_what_nobody_can_tell(
     assert output["8000 tokens: treepo"].endswith("WINS")
     assert output["8000 tokens: echo"].endswith("LOSES")
     assert output["8000 tokens: rose"].endswith("within the spread")
-    assert "against" not in output["8000 tokens: quickstart"]
+    assert "against" not in output["8000 tokens: arithmetic"]
     assert "8000 tokens: latr" not in output
 
 

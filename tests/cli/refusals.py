@@ -2,7 +2,7 @@
 
 from tests.cli.command import ROOT, Said
 
-QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
+ARITHMETIC = ROOT / "recipes" / "arithmetic.yaml"
 
 
 def refused(result: Said[str], *words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cli.command import banyan, process
-from tests.cli.refusals import QUICKSTART, refused
+from tests.cli.refusals import ARITHMETIC, refused
 
 
 def test_recipes_are_listed_and_shown() -> None:
@@ -18,33 +18,33 @@ def test_recipes_are_listed_and_shown() -> None:
     assert "quickstart" in {row["name"] for row in rows}
     assert (
         yaml.safe_load(banyan("recipes", "show", "quickstart").stdout)["optimise"]["advantage"]
-        == "grpo"
+        == "rose"
     )
 
 
 def test_dry_run_prints_the_resolved_recipe() -> None:
-    result = banyan("train", QUICKSTART, "--dry-run", "--set", "budget.steps=3")
+    result = banyan("train", ARITHMETIC, "--dry-run", "--set", "budget.steps=3")
     shown = yaml.safe_load(result.stdout)
     assert shown["budget"]["steps"] == 3 and shown["control"]["max_staleness"] == 0
 
 
 def test_dry_run_prints_json_for_programs() -> None:
     shown = json.loads(
-        process("train", QUICKSTART, "--dry-run", "--json", "--set", "budget.steps=3").stdout
+        process("train", ARITHMETIC, "--dry-run", "--json", "--set", "budget.steps=3").stdout
     )
-    assert shown["budget"]["steps"] == 3 and shown["name"] == "quickstart"
+    assert shown["budget"]["steps"] == 3 and shown["name"] == "arithmetic"
 
 
 def test_dry_run_refuses_an_address_that_is_none() -> None:
     refused(
-        banyan("train", QUICKSTART, "--dry-run", "--listen", "nowhere"),
+        banyan("train", ARITHMETIC, "--dry-run", "--listen", "nowhere"),
         "--listen 'nowhere' must be host:port",
     )
 
 
 def test_an_engine_that_is_not_installed_is_said_before_anything_starts(tmp_path: Path) -> None:
     for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
-        output = banyan("train", QUICKSTART, "--set", "resources.engine=vllm", *more)
+        output = banyan("train", ARITHMETIC, "--set", "resources.engine=vllm", *more)
         assert (
             output.returncode == 1
             and "make vllm" in output.stderr
@@ -92,7 +92,7 @@ def test_doctor_tries_whether_the_folder_can_be_written() -> None:
 
 
 def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> None:
-    output = banyan("train", QUICKSTART, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
+    output = banyan("train", ARITHMETIC, "--dry-run", "--set", "optimise.loss_settings.entropy=x")
     refused(output, "entropy must be a finite number, got 'x'")
 
 
@@ -257,7 +257,7 @@ def test_simulate_prints_what_a_tree_saves() -> None:
         "generate.max_new_tokens=32",
     ]
     result = banyan(
-        "simulate", QUICKSTART, "--json", *(part for a in arguments for part in ("--set", a))
+        "simulate", ARITHMETIC, "--json", *(part for a in arguments for part in ("--set", a))
     )
     assert result.returncode == 0, result.stderr
     observed = json.loads(result.stdout)
@@ -272,7 +272,7 @@ def test_simulate_prints_what_a_tree_saves() -> None:
     assert observed["verdict"] == []
     (note,) = observed["notes"]
     assert note.startswith("optimise.advantage grpo gives credit per leaf")
-    printed = banyan("simulate", QUICKSTART).stdout
+    printed = banyan("simulate", ARITHMETIC).stdout
     assert "control.not_simulated: " in printed
     assert "verdict" not in printed and "note:" not in printed
 
@@ -284,12 +284,12 @@ def test_simulate_says_when_a_tree_cannot_pay() -> None:
         "generate.max_new_tokens=32",
     ]
     sets = [part for a in arguments for part in ("--set", a)]
-    (reason,) = json.loads(banyan("simulate", QUICKSTART, "--json", *sets).stdout)["verdict"]
+    (reason,) = json.loads(banyan("simulate", ARITHMETIC, "--json", *sets).stdout)["verdict"]
     assert (reason["name"], reason["try"].split(" or ")[0]) == (
         "no-fork",
         "--set 'generate.settings.segment=8'",
     )
-    assert f"verdict.no-fork: {reason['words']}" in banyan("simulate", QUICKSTART, *sets).stdout
+    assert f"verdict.no-fork: {reason['words']}" in banyan("simulate", ARITHMETIC, *sets).stdout
 
 
 def test_nothing_runs_is_an_empty_list(tmp_path: Path) -> None:
@@ -324,19 +324,19 @@ def test_doctor_names_every_check(tmp_path: Path) -> None:
     [
         (["train", "nope"], ["no recipe 'nope'", "quickstart"]),
         (["train", "nope.yaml"], ["cannot read recipe nope.yaml", "No such file"]),
-        (["train", QUICKSTART, "--set", "budgets.steps=1"], ["budgets", "unknown key"]),
-        (["train", QUICKSTART, "--set", "budget.steps=x"], ["budget.steps", "'x'", "integer"]),
-        (["train", QUICKSTART, "--set", "model=/nowhere"], ["/nowhere", "local folder"]),
+        (["train", ARITHMETIC, "--set", "budgets.steps=1"], ["budgets", "unknown key"]),
+        (["train", ARITHMETIC, "--set", "budget.steps=x"], ["budget.steps", "'x'", "integer"]),
+        (["train", ARITHMETIC, "--set", "model=/nowhere"], ["/nowhere", "local folder"]),
         (
-            ["train", QUICKSTART, "--set", "generate.policy=magic"],
+            ["train", ARITHMETIC, "--set", "generate.policy=magic"],
             ["magic", "known: ", "iid, ", "treepo"],
         ),
         (["train"], ["name a recipe"]),
-        (["train", "--resume", QUICKSTART], ["--resume"]),
+        (["train", "--resume", ARITHMETIC], ["--resume"]),
         (["lineage", "xyz"], ["holds no store"]),
         (["join", "127.0.0.1:1"], ["--token"]),
-        (["train", QUICKSTART, "--json"], ["--json goes with --dry-run"]),
-        (["train", "--run", "x", QUICKSTART], ["leave recipe and --set out"]),
+        (["train", ARITHMETIC, "--json"], ["--json goes with --dry-run"]),
+        (["train", "--run", "x", ARITHMETIC], ["leave recipe and --set out"]),
     ],
 )
 def test_bad_input_is_one_message(tmp_path: Path, arguments: list, words: list[str]) -> None:

@@ -11,14 +11,14 @@ import yaml
 
 from tests.cli.command import banyan, process
 from tests.cli.folders import safetensors, whole_model
-from tests.cli.refusals import QUICKSTART, refused
+from tests.cli.refusals import ARITHMETIC, refused
 
 
 def test_a_model_folder_without_weights(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
     refused(
-        banyan("train", QUICKSTART, "--set", f"model={tmp_path / 'm'}", "--state", tmp_path / "s"),
+        banyan("train", ARITHMETIC, "--set", f"model={tmp_path / 'm'}", "--state", tmp_path / "s"),
         "no weights",
     )
 
@@ -48,7 +48,7 @@ def test_a_broken_model_folder_is_said_with_its_file_before_anything_starts(
     path = Path(whole_model(tmp_path)) / file
     path.unlink() if content is None else path.write_bytes(content)
     arguments = ["--set", f"model={path.parent}", "--state", tmp_path / "s"]
-    refused(banyan("train", QUICKSTART, *arguments), str(path.parent), *words)
+    refused(banyan("train", ARITHMETIC, *arguments), str(path.parent), *words)
     assert not (tmp_path / "s").exists()
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_not_there_is_said_before_anything_starts_whatever_the_e
         "--state",
         tmp_path / "s",
     ]
-    refused(banyan("train", QUICKSTART, *arguments), "/nowhere", "local folder")
+    refused(banyan("train", ARITHMETIC, *arguments), "/nowhere", "local folder")
     assert not (tmp_path / "s").exists()
 
 
@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path) -> None:
         pytest.skip("mounting a small tmpfs needs root, and a container that may")
     try:
         arguments = ["--set", f"model={whole_model(tmp_path)}", "--state", tmp_path / "disk" / "s"]
-        refused(banyan("train", QUICKSTART, *arguments), "MiB free", "--state")
+        refused(banyan("train", ARITHMETIC, *arguments), "MiB free", "--state")
     finally:
         subprocess.run(["umount", "-l", tmp_path / "disk"], check=True)
 
@@ -123,7 +123,7 @@ def test_a_state_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     try:
         result = process(
             "train",
-            QUICKSTART,
+            ARITHMETIC,
             "--set",
             f"model={whole_model(tmp_path)}",
             "--state",
@@ -152,6 +152,6 @@ def test_a_join_port_in_use(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = banyan("train", QUICKSTART, "--listen", listen, "--state", tmp_path / "s")
+        result = banyan("train", ARITHMETIC, "--listen", listen, "--state", tmp_path / "s")
     assert result.returncode in (1, 2) and "Traceback" not in result.stderr
     assert listen in result.stderr and "in use" in result.stderr, result.stderr

@@ -3,15 +3,16 @@
 import pytest
 from rich.console import Console
 
-from banyan.cli.render.live import curve
+from banyan.cli.render.curve import curve
 from banyan.cli.render.plain_data import wilson
 from banyan.cli.render.run_report import (
     evaluation_table,
-    extremes,
     given_up,
     not_deterministic,
+    reward_curve,
     unscored,
 )
+from banyan.cli.render.taught import SEARCHED, taught
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 
@@ -22,26 +23,42 @@ def summary(name: int, mean: float | None, leaves: int = 4) -> ts.TreeSummary:
     )
 
 
-def shown(*summaries: ts.TreeSummary, varied: tuple[int, ...] = ()) -> list[tuple[str, int]]:
-    result = extremes(summaries, lambda s: s.tree_id[0] in varied)
-    return [(title.split(" (")[0], s.tree_id[0]) for title, s in result]
+def shown(*summaries: ts.TreeSummary, credits: dict[int, int]) -> tuple[str, int] | None:
+    asked: list[int] = []
+
+    def count(of: ts.TreeSummary) -> int:
+        asked.append(of.tree_id[0])
+        return credits.get(of.tree_id[0], 1)
+
+    result = taught(summaries, count)
+    assert len(asked) <= SEARCHED, "each is read whole"
+    return result and (result[0].split(" (")[0], result[1].tree_id[0])
 
 
-def test_the_best_tree_is_the_best_and_the_worst_is_the_worst() -> None:
-    trees = summary(1, 0.0), summary(2, 0.875), summary(3, 0.125), summary(4, 1.0)
-    assert shown(*trees, varied=(2, 3)) == [("best tree", 4), ("worst tree", 1)]
+def test_the_tree_with_the_most_different_credits_is_shown_the_newest_of_equals() -> None:
+    trees = summary(1, 0.0), summary(2, 0.875), summary(3, 0.125), summary(4, 1.0), summary(5, 0.5)
+    learned = "a tree that it learned from"
+    assert shown(*trees, credits={2: 3, 3: 5, 5: 4}) == (learned, 3)
+    assert shown(*trees, credits={2: 2, 3: 5, 5: 5}) == (learned, 3)
+    assert shown(*trees, credits={1: 9, 4: 9, 2: 2}) == (learned, 2), "extremes teach nothing"
+    many = [summary(n, 0.5 + 0.001 * n) for n in range(1, 41)]
+    assert shown(*many, credits={40: 9, 8: 2}) == (learned, 8), "39 are newer"
 
 
-def test_among_equals_one_whose_leaves_differ_is_taken_else_the_newest() -> None:
-    trees = [summary(n, 0.5 if n < 4 else 0.25) for n in (1, 2, 3, 4, 5)]
-    assert shown(*trees, varied=(2, 5)) == [("best tree", 2), ("worst tree", 5)]
-    assert shown(*trees) == [("best tree", 1), ("worst tree", 4)]
+def test_where_all_credit_is_equal_the_newest_tree_is_shown_and_said_to_be_so() -> None:
+    assert shown(summary(3, None), summary(1, 1.0), summary(2, 1.0), credits={}) == ("a tree", 1)
+    assert shown(summary(1, 0.5), summary(2, 0.0), summary(4, 1.0), credits={}) == ("a tree", 1)
+    assert shown(summary(1, 0.5), credits={1: 3}) == ("a tree that it learned from", 1)
+    assert shown(summary(1, None), credits={}) is None
 
 
-def test_equal_trees_are_shown_once_and_none_not_at_all() -> None:
-    assert shown(summary(1, 1.0), summary(2, 1.0), summary(3, None)) == [("a tree", 1)]
-    assert shown(summary(1, 0.5), summary(2, None)) == [("the tree", 1)]
-    assert shown(summary(1, None)) == []
+def test_the_line_of_rewards_says_where_it_began_and_where_it_ended() -> None:
+    rewards = [0.0] * 5 + [0.5] * 90 + [1.0] * 5
+    line = reward_curve(rewards)
+    assert line.endswith("  0.000 in the first 5 of 100 steps, 1.000 in the last")
+    assert line[0] == "▁" and line[47] == "█" and line[24] == "▅" and line[48] == " "
+    assert reward_curve([0.25, 0.75]) == "▃▇  0.500 in the first 2 of 2 steps, 0.500 in the last"
+    assert reward_curve([0.5]) == reward_curve([]) == ""
 
 
 def progress(**sums: tuple[float, int]) -> rs.ReadProgressResponse:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import banyan
-from tests.cli.refusals import QUICKSTART, refused
+from tests.cli.refusals import ARITHMETIC, refused
 from tests.cli.test_commands import own_reward
 
 OWN = """
@@ -26,21 +26,21 @@ def scored(*arguments: str | Path, status: int = 0) -> dict:
 
 
 def test_a_completion_is_scored_on_a_row_by_number_and_by_id() -> None:
-    first = scored(QUICKSTART, "--completion", "It is 2")
+    first = scored(ARITHMETIC, "--completion", "It is 2")
     assert first["row"] == 0 and first["fields"]["question"] == "1 + 1"
     (completion,) = first["completions"]
     assert completion["reward"] == 1.0
     (score,) = completion["scores"]
     assert (score["scorer"], score["value"], score["reason"]) == ("number", 1.0, "")
     assert score["version"] and 0 <= score["seconds"] < 1
-    again = scored(QUICKSTART, "--completion", "3", "--row", first["id"][:8])
+    again = scored(ARITHMETIC, "--completion", "3", "--row", first["id"][:8])
     assert again["id"] == first["id"] and again["completions"][0]["reward"] == 0.0
-    assert scored(QUICKSTART, "--completion", "3", "--row", "1")["completions"][0]["reward"] == 1.0
+    assert scored(ARITHMETIC, "--completion", "3", "--row", "1")["completions"][0]["reward"] == 1.0
 
 
 def test_a_table_for_people(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("1\n2")
-    result = banyan("score", QUICKSTART, "--completion-file", tmp_path / "text")
+    result = banyan("score", ARITHMETIC, "--completion-file", tmp_path / "text")
     assert result.returncode == 0, result.stderr
     assert "row 0 (" in result.stdout and "number" in result.stdout
     assert result.stdout.splitlines()[-1] == "reward: 1"
@@ -84,11 +84,11 @@ def test_several_completions_are_a_group_and_evaluations_count_apart(tmp_path: P
     ("arguments", "words"),
     [
         (["nope", "--completion", "1"], ["no recipe 'nope'"]),
-        ([QUICKSTART], ["--completion-file"]),
-        ([QUICKSTART, "--completion", "1", "--row", "145"], ["145 rows", "0 to 144"]),
-        ([QUICKSTART, "--completion", "1", "--row", "-1"], ["--row -1"]),
-        ([QUICKSTART, "--completion", "1", "--row", "abcdefabcdef"], ["no", "such an id"]),
-        ([QUICKSTART, "--completion", "1", "--set", "filter.0.name=nope"], ["nope"]),
+        ([ARITHMETIC], ["--completion-file"]),
+        ([ARITHMETIC, "--completion", "1", "--row", "145"], ["145 rows", "0 to 144"]),
+        ([ARITHMETIC, "--completion", "1", "--row", "-1"], ["--row -1"]),
+        ([ARITHMETIC, "--completion", "1", "--row", "abcdefabcdef"], ["no", "such an id"]),
+        ([ARITHMETIC, "--completion", "1", "--set", "filter.0.name=nope"], ["nope"]),
     ],
 )
 def test_bad_input_is_one_message(arguments: list, words: list[str]) -> None:
@@ -96,7 +96,7 @@ def test_bad_input_is_one_message(arguments: list, words: list[str]) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    missing = banyan("score", QUICKSTART, "--completion-file", tmp_path / "nope")
+    missing = banyan("score", ARITHMETIC, "--completion-file", tmp_path / "nope")
     assert missing.returncode == 1 and "No such file" in missing.stderr
     (tmp_path / "bytes").write_bytes(b"\xff")
-    refused(banyan("score", QUICKSTART, "--completion-file", tmp_path / "bytes"), "no UTF-8 text")
+    refused(banyan("score", ARITHMETIC, "--completion-file", tmp_path / "bytes"), "no UTF-8 text")

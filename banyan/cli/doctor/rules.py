@@ -58,7 +58,8 @@ _WORSE = unless(held_out_falls, rises("reward"))
 _RUINED = either(
     _TOO_FAST, _COLLAPSED, _FAR, _WORSE
 )  # what such a policy answers says nothing about prompts or lengths
-_TOO_EASY = above("all_right_share", 0.5)
+_MOSTLY_RIGHT = above("all_right_share", 0.5)
+_TOO_EASY = unless(_MOSTLY_RIGHT, rises("reward"))  # it was too easy, and is not learnt by now
 _TOO_HARD = above("all_wrong_share", 0.5)
 _LEARNT = either(
     above("all_right_share", 0.8), above("reward", 0.9)
@@ -211,7 +212,9 @@ RULES: Sequence[DiagnosticRule] = (
         name="no-spread",
         symptom="within most groups all rewards are equal, and teach nothing",
         module="filter",
-        check=unless(above("zero_variance_share", 0.5), either(_TOO_EASY, _TOO_HARD, _UNTAUGHT)),
+        check=unless(
+            above("zero_variance_share", 0.5), either(_MOSTLY_RIGHT, _TOO_HARD, _UNTAUGHT)
+        ),
         levers=(
             Lever(
                 "filter=[{name: number, settings: {take: only}}]",
@@ -332,7 +335,10 @@ RULES: Sequence[DiagnosticRule] = (
         name="duplicates",
         symptom="many completions of a group are the same, though they are long",
         module="generate",
-        check=every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
+        check=unless(
+            every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
+            either(_MOSTLY_RIGHT, _LEARNT),
+        ),
         levers=(
             Lever("generate.temperature=1.2", "flatter sampling"),
             Lever("generate.policy=echo", "branch where the model is unsure"),

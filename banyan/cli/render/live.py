@@ -14,6 +14,7 @@ from rich.text import Text
 
 from banyan.cli.render import plain_data, run_status
 from banyan.cli.render.console import out
+from banyan.cli.render.curve import curve
 from banyan.cli.render.time_left import Pace
 from banyan.recipe import Recipe
 from banyan.runtime.waiting import QUIET_S, TICK_S
@@ -21,17 +22,7 @@ from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
 
-_BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
-
-
-def curve(values: Sequence[float]) -> str:
-    """Return values as a line of block characters.
-
-    The scale is 0 to 1, or the range of the values if they lie beyond.
-    """
-    low, high = min(0.0, *values, 0.0), max(1.0, *values, 1.0)
-    return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
 def _result(message: rs.EvalProgress) -> str:

@@ -1,7 +1,8 @@
-"""Report at the end of a run: measurements before and after, a best and a worst tree, places."""
+"""Report at the end of a run: measurements before and after, its curve, a tree, places."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +11,8 @@ from banyan.cli import trees
 from banyan.cli.invocation import proposed
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import out
+from banyan.cli.render.curve import curve, thinned
+from banyan.cli.render.taught import taught
 from banyan.cli.runs.runs import newest_checkpoint
 from banyan.client import Client
 from banyan.errors import BanyanError
@@ -18,7 +21,9 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 
-_SEARCHED = 8  # trees that are read whole in search of one whose leaves differ
+_SEARCHED = 8  # trees that are read whole in search of a reason
+_CURVE, LEVEL = 48, 5  # characters of the curve; steps of a level
+_LONGEST = 60  # characters of a text in the shown tree
 
 
 def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
@@ -118,31 +123,15 @@ def why_unscored(client: Client, run_id: str) -> str:
     return ""
 
 
-def extremes(
-    summaries: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
-) -> list[tuple[str, ts.TreeSummary]]:
-    """Return the trees with the highest and the lowest mean reward, newest first, with titles.
-
-    If both are equal, one tree is returned. Among equals, one whose leaves differ is preferred if
-    `varies` finds one in the newest few.
-    """
-    scored = [s for s in summaries if s.HasField("mean_reward")]
-    if not scored:
-        return []
-    high, low = (pick(s.mean_reward for s in scored) for pick in (max, min))
-    best = _one_of([s for s in scored if s.mean_reward == high], varies)
-    if high == low:
-        return [("a tree (all have the same mean reward)" if len(scored) > 1 else "the tree", best)]
-    return [
-        ("best tree", best),
-        ("worst tree", _one_of([s for s in scored if s.mean_reward == low], varies)),
-    ]
-
-
-def _one_of(
-    equals: Sequence[ts.TreeSummary], varies: Callable[[ts.TreeSummary], bool]
-) -> ts.TreeSummary:
-    return next((s for s in equals[:_SEARCHED] if s.leaves > 1 and varies(s)), equals[0])
+def reward_curve(rewards: Sequence[float]) -> str:
+    """Return a line with the mean reward of each step; empty for fewer than two."""
+    if len(rewards) < 2:
+        return ""
+    first, last = ([*part] for part in (rewards[:LEVEL], rewards[-LEVEL:]))
+    return (
+        f"{curve(thinned(rewards, _CURVE))}  {fmean(first):.3f} in the first {len(first)} of"
+        f" {len(rewards)} steps, {fmean(last):.3f} in the last"
+    )
 
 
 def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, state: Path) -> None:
@@ -162,24 +151,33 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
     if line := not_deterministic(recipe.deterministic, client.stats(run.run_id)):
         out.print(f"{line}\n", markup=False, soft_wrap=True)
 
-    def varies(summary: ts.TreeSummary) -> bool:
-        rewards = trees.view_of(client.tree(summary.tree_id)).rewards_L
-        return len({float(r) for r in rewards if r == r}) > 1
-
-    for title, summary in extremes(
-        client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN), varies
-    ):
-        out.print(
-            f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward "
-            f"{summary.mean_reward:.3f}"
-        )
-        _print_tree(client, summary, recipe)
+    steps = plain_data.metrics(client.policies(run_id))
+    rewards = [step["reward"] for step in steps if step.get("reward") is not None]
+    if line := reward_curve(rewards):
+        out.print(f"[bold]reward[/bold] {line}\n", soft_wrap=True)
+    newest = client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN)
+    chosen = taught(newest, lambda summary: _credits(client, summary, recipe))
+    if chosen is not None:
+        _print_tree(client, *chosen, recipe)
     _print_places(run, seconds, state)
 
 
-def _print_tree(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> None:
+def _credits(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> int:
+    """Return how many different advantages the branches of a tree have."""
     tree = client.tree(summary.tree_id)
-    out.print(trees.render(tree, recipe, trees.group_of(client, tree)))
+    try:
+        advantages = trees.node_advantages(tree, recipe, trees.group_of(client, tree))
+    except Exception:  # foreign estimators raise anything; `trees.render` says it
+        return 0
+    return len({round(value, 6) for value in advantages.values()})
+
+
+def _print_tree(client: Client, title: str, summary: ts.TreeSummary, recipe: Recipe) -> None:
+    tree = client.tree(summary.tree_id)
+    out.print(
+        f"[bold]{title}[/bold] {summary.tree_id.hex()[:16]}  mean reward {summary.mean_reward:.3f}"
+    )
+    out.print(trees.render(tree, recipe, trees.group_of(client, tree), longest=_LONGEST))
     out.print()
 
 

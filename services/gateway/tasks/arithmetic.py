@@ -1,4 +1,4 @@
-"""The built-in task of the quick start: 145 rows, a + b for 1..9 and a * b for 2..9.
+"""Built-in sums and products: 145 rows, a + b for 1..9 and a * b for 2..9.
 
 Their order is fixed.
 """

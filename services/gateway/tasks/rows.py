@@ -19,7 +19,7 @@ def load(task: Task, base: Path) -> list[dict[str, Any]]:
     if task.name == "arithmetic":
         return arithmetic.rows()
     if task.name == "chains":
-        return chains.rows(task.size, task.seed)
+        return chains.rows(task)
     if task.name == "chains-mod":
         return chains_mod.rows(task)
     if task.name == "products":

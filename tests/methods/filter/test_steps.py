@@ -3,11 +3,13 @@
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from banyan.errors import InvalidInput
 from banyan.plugins import Repair, Scored, Unscorable
+from banyan.recipe import Task
 from banyan.v1 import tree_pb2
 from methods.filter.steps import Steps
 from services.gateway.tasks import chains
@@ -74,11 +76,11 @@ def test_the_reference_may_be_a_text_and_is_needed() -> None:
 
 
 def test_chains_are_different_rows_whose_steps_lead_to_their_answers() -> None:
-    rows = chains.rows(300, 5)
-    assert rows == chains.rows(300, 5) != chains.rows(300, 6)
+    rows = _rows(300, 5)
+    assert rows == _rows(300, 5) != _rows(300, 6)
     assert len({row["question"] for row in rows}) == 300
     assert all(Steps().score("\n".join(row["solution"]), row) == Scored(1.0) for row in rows)
-    assert len(chains.rows(10**6, 0)) == 8**4
+    assert len(_rows(10**6, 0)) == 8**4
 
 
 def test_every_first_error_of_a_chain_is_found_and_one_step_puts_it_right() -> None:
@@ -87,7 +89,7 @@ def test_every_first_error_of_a_chain_is_found_and_one_step_puts_it_right() -> N
     The policy makes no second mistake.
     """
     rng, right = random.Random(0), 0
-    rows = [row for row in chains.rows(200, 1) for _ in range(3)]
+    rows = [row for row in _rows(200, 1) for _ in range(3)]
     for row in rows:
         terms, at = [int(t) for t in row["question"].split(" + ")], rng.randrange(1, 3)
         result = Steps().score(_chain(terms, at, rng.choice([-1, 1, 2])), row)
@@ -101,6 +103,10 @@ def test_every_first_error_of_a_chain_is_found_and_one_step_puts_it_right() -> N
             total += term
         right += Steps().score(kept, row) == Scored(1.0)
     assert right == len(rows)
+
+
+def _rows(size: int, seed: int) -> list[dict[str, Any]]:
+    return chains.rows(Task(name="chains", size=size, seed=seed))
 
 
 def _chain(terms: list[int], wrong: int, off: int) -> str:

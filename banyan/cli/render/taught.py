@@ -1,0 +1,34 @@
+"""The tree that a run's report shows: one whose branches got different credit."""
+
+from collections.abc import Callable, Sequence
+
+from banyan.v1 import treestore_service_pb2 as ts
+
+SEARCHED = 8
+"""Trees that are read whole in search of it."""
+
+Credits = Callable[[ts.TreeSummary], int]
+
+
+def taught(
+    summaries: Sequence[ts.TreeSummary], credits: Credits
+) -> tuple[str, ts.TreeSummary] | None:
+    """Return a tree to show, with its title; None if no tree was scored.
+
+    Of the newest few trees whose mean reward is neither the least nor the most that there was, it
+    is the one with the most different credits, the newest of equals. If no branch of these got
+    another credit than its siblings, the newest scored tree is returned, and its title says so.
+
+    summaries: newest first
+    credits: returns how many different advantages a tree's branches have
+    """
+    scored = [summary for summary in summaries if summary.HasField("mean_reward")]
+    if not scored:
+        return None
+    low, high = (pick(summary.mean_reward for summary in scored) for pick in (min, max))
+    between = [summary for summary in scored if low < summary.mean_reward < high] or scored
+    counts = [(credits(summary), summary) for summary in between[:SEARCHED]]
+    most = max(count for count, _ in counts)
+    if most < 2:
+        return "a tree (its branches have equal credit)", scored[0]
+    return "a tree that it learned from", next(s for count, s in counts if count == most)
