@@ -55,6 +55,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.tokens.sampled": ("{token}", "tokens sampled"),
     "banyan.tokens.prefilled": ("{token}", "prefix tokens prefilled"),
     "banyan.tokens.cached": ("{token}", "prefix tokens that were not prefilled again"),
+    "banyan.engine.occupancy": (
+        "{segment}",
+        "segments decoded in a step of the model, in the mean over a second of steps",
+    ),
     "banyan.scores": ("{score}", "scores given, by scorer and state"),
     "banyan.score.duration": ("s", "time to score a leaf"),
     "banyan.answers": ("{answer}", "answers of environments, by outcome and effect"),

@@ -21,7 +21,12 @@ from banyan.cli.doctor.checks import (
     rises,
     stalls,
     unless,
-    vanishes,
+)
+from banyan.cli.doctor.exploration_rules import (
+    EXPLORATION_RULES,
+    EXPLORE,
+    MOSTLY_RIGHT,
+    SURE,
 )
 from banyan.cli.doctor.rule import DiagnosticRule, Finding, Lever
 from banyan.cli.doctor.series import Series
@@ -40,16 +45,6 @@ _STAY_NEAR = Lever(
 )
 _BALANCED = Lever("control.curriculum=dots", "prompts that are answered right half of the time")
 
-_EXPLORE = (
-    Lever("generate.temperature=1.2", "flatter sampling"),
-    Lever(
-        "optimise.loss_settings.clip_high=0.28",
-        "likelier tokens may become likelier by more (clip-higher)",
-    ),
-    Lever("optimise.loss_settings.entropy=0.001", "an entropy bonus"),
-    Lever("generate.policy=rose", "branch where the model is unsure"),
-)
-
 _UNTAUGHT = never("applied")
 _TOO_FAST = every(above("relative_rate", 0.003), stalls("reward"))
 _COLLAPSED = collapses("reward")
@@ -58,13 +53,8 @@ _WORSE = unless(held_out_falls, rises("reward"))
 _RUINED = either(
     _TOO_FAST, _COLLAPSED, _FAR, _WORSE
 )  # what such a policy answers says nothing about prompts or lengths
-_MOSTLY_RIGHT = above("all_right_share", 0.5)
-_TOO_EASY = unless(_MOSTLY_RIGHT, rises("reward"))  # it was too easy, and is not learnt by now
+_TOO_EASY = unless(MOSTLY_RIGHT, rises("reward"))  # it was too easy, and is not learnt by now
 _TOO_HARD = above("all_wrong_share", 0.5)
-_LEARNT = either(
-    above("all_right_share", 0.8), above("reward", 0.9)
-)  # an answer is right from a reward of 1 on
-_SURE = unless(vanishes("entropy", to=0.1, floor=0.1), _LEARNT)  # though it has much to learn yet
 
 RULES: Sequence[DiagnosticRule] = (
     DiagnosticRule(
@@ -212,9 +202,7 @@ RULES: Sequence[DiagnosticRule] = (
         name="no-spread",
         symptom="within most groups all rewards are equal, and teach nothing",
         module="filter",
-        check=unless(
-            above("zero_variance_share", 0.5), either(_MOSTLY_RIGHT, _TOO_HARD, _UNTAUGHT)
-        ),
+        check=unless(above("zero_variance_share", 0.5), either(MOSTLY_RIGHT, _TOO_HARD, _UNTAUGHT)),
         levers=(
             Lever(
                 "filter=[{name: number, settings: {take: only}}]",
@@ -232,9 +220,9 @@ RULES: Sequence[DiagnosticRule] = (
             every(
                 falls("entropy", to=0.5), stalls("reward"), below("all_right_share", 0.5)
             ),  # whoever is right is sure
-            every(_SURE, stalls("reward")),
+            every(SURE, stalls("reward")),
         ),
-        levers=_EXPLORE,
+        levers=EXPLORE,
     ),
     DiagnosticRule(
         name="off-policy",
@@ -331,26 +319,5 @@ RULES: Sequence[DiagnosticRule] = (
             Lever("control.redundancy=1", "spare trees; the slowest are stopped"),
         ),
     ),
-    DiagnosticRule(
-        name="duplicates",
-        symptom="many completions of a group are the same, though they are long",
-        module="generate",
-        check=unless(
-            every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
-            either(_MOSTLY_RIGHT, _LEARNT),
-        ),
-        levers=(
-            Lever("generate.temperature=1.2", "flatter sampling"),
-            Lever("generate.policy=echo", "branch where the model is unsure"),
-            Lever("generate.policy=rose", "branch where meanings differ"),
-        ),
-    ),
-    DiagnosticRule(
-        name="exploration-ends",
-        symptom="entropy has fallen to next to nothing: exploration is nearly over, though reward "
-        "still rises",
-        module="generate",
-        check=every(_SURE, rises("reward")),
-        levers=_EXPLORE,
-    ),
+    *EXPLORATION_RULES,
 )

@@ -19,6 +19,7 @@ from banyan.policy import PolicyVersion
 from banyan.reasons import Reason
 from banyan.segment import Floats, IntTokens
 from services.chassis.rpc.health import Pulse
+from services.rollout.engines.occupancy import Occupancy
 from services.rollout.engines.port import Engine, EngineStats, Key, Request, Sampled, Tokenizer
 
 T = TypeVar("T")
@@ -263,6 +264,7 @@ class EngineThread:
             self._wake = engine.wake
         self._beat()
         self._ready.set_result(engine)
+        occupancy = Occupancy()
         try:
             while not self._stopping.is_set():
                 self._beat()
@@ -271,6 +273,7 @@ class EngineThread:
                 if engine.busy and self._my_turn:
                     self._before_step()
                     self._publish(engine.step())
+                    occupancy.after_step(engine.stats)
                 self._settle_drain(engine)
         except BaseException as error:  # the node must end with any error instead of waiting
             self._deliver(error)
