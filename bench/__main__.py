@@ -25,7 +25,14 @@ NAMES = (
     "refresh",
     "recovery",
 )
-LONG = ("trl", "equal", "trunks")  # many minutes each, in cells: by name alone
+LONG = (
+    "trl",
+    "equal",
+    "trunks",
+    "information",
+    "growing",
+    "trees",
+)  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 ONLY_WITH_CUDA = ("gpu",)
 
