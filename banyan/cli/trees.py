@@ -1,8 +1,9 @@
-"""`banyan trees`: list, show as a tree, export as JSON lines."""
+"""`banyan trees`: list, show as a tree, draw as a picture, export as JSON lines."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,8 @@ from rich.tree import Tree as RichTree
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render import leaf_scores, plain_data
-from banyan.cli.render.console import emit, emit_json, err, out, stream
+from banyan.cli.render.console import emit, emit_json, emit_text, err, out, stream
+from banyan.cli.render.tree_svg import Line, drawn
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.digest import tree_id
@@ -94,6 +96,35 @@ def show(
     out.print(render(tree, recipe, group))
 
 
+@app.command("draw")
+def draw(
+    name: TreeId,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write, or replace; else printed."
+        ),
+    ] = None,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Draw a tree as an SVG picture: a box per branch, coloured by its advantage.
+
+    Green is better than what the branch is compared with, red is worse, grey is neither.
+    """
+    with reading(state) as client:
+        tree = client.tree(hex_prefix(name))
+        check_prefix(name, tree.spec.tree_id, "tree")
+        recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
+        group = group_of(client, tree)
+    view = view_of(tree)
+    lines = picture_lines(view, _advantages(tree, recipe, group))
+    picture = drawn(lines, f"Tree {tree.spec.tree_id.hex()[:16]} of {tree.spec.run_id}")
+    if file is None:
+        emit_text(picture)
+    else:
+        file.write_text(picture, encoding="utf-8")
+
+
 @app.command("export")
 def export(
     run_id: Annotated[str, typer.Argument(help="Run.")],
@@ -157,11 +188,7 @@ def render(
         many last characters are shown at most
     """
     view = view_of(tree)
-    try:
-        advantages = node_advantages(tree, recipe, group)
-    except Exception as error:  # foreign estimators raise anything; the tree is still useful
-        err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
-        advantages = {}
+    advantages = _advantages(tree, recipe, group)
     branches: dict[int, RichTree] = {}  # by node
     scores, later = leaf_scores.of_tree(tree), leaf_scores.later(tree)
     for run in [[node] for node in view.nodes] if longest is None else runs(view, advantages):
@@ -172,6 +199,25 @@ def render(
         above = run[0].parent
         branches[node.index] = RichTree(text) if above < 0 else branches[above].add(text)
     return branches[view.nodes[0].index]
+
+
+def picture_lines(view: TreeView, advantages: Mapping[int, float]) -> list[Line]:
+    """Return a tree's boxes: segments that follow each other without a fork are one."""
+    lines: list[Line] = []
+    places = {-1: -1}  # line by the last node of its run
+    for run in runs(view, advantages):
+        node = run[-1]
+        places[node.index] = len(lines)
+        lines.append(
+            Line(
+                text="".join(_text(part) for part in run),
+                parent=places[run[0].parent],
+                value=node.value if node.paths else None,
+                reward=None if node.leaf is None else float(view.rewards_L[node.leaf]),
+                advantage=advantages.get(node.index) if node.trained else None,
+            )
+        )
+    return lines
 
 
 def runs(view: TreeView, advantages: Mapping[int, float]) -> list[list[Node]]:
@@ -218,6 +264,17 @@ def node_advantages(
             value = result.node_G_N[mine][node] if result.node_G_N else result.leaf_G_L[mine][leaf]
             sums.setdefault(node, []).extend([float(value)] if value == value else [])
     return {node: sum(values) / len(values) for node, values in sums.items() if values}
+
+
+def _advantages(
+    tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]
+) -> dict[int, float]:
+    """Return what `node_advantages` does; say why and return none where the estimator fails."""
+    try:
+        return node_advantages(tree, recipe, group)
+    except Exception as error:  # foreign estimators raise anything; the tree is still useful
+        err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
+        return {}
 
 
 def _label(

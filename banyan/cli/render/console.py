@@ -72,6 +72,11 @@ def emit_json(value: Any) -> None:
     print(printable_json(json.dumps(value, ensure_ascii=False, allow_nan=False)))
 
 
+def emit_text(text: str) -> None:
+    """Print a text of many lines as it is, with its control characters made visible."""
+    print(printable(text), end="")
+
+
 def emit_yaml(value: Any) -> None:
     """Print plain data as YAML, in the order of its keys, with control characters escaped."""
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
