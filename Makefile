@@ -96,8 +96,9 @@ bench: model ## measure; prints tables and writes bench/results/*/latest.json
 	$(BIN)/python -m bench
 
 .PHONY: bench-pages
-bench-pages: $(STAMP) ## write the tables of docs/benchmarks from bench/results
+bench-pages: $(STAMP) ## write the tables of docs/benchmarks and docs/seconds-to-90.svg from bench/results
 	$(BIN)/python -m bench.pages
+	$(BIN)/python -m bench.pictures
 
 .PHONY: recipe-page
 recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe

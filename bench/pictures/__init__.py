@@ -1,0 +1,1 @@
+"""Pictures of docs that show recorded figures: `python -m bench.pictures`."""
