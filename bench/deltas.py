@@ -1,8 +1,9 @@
 """Size of a training step's changes in the published weights, and its transfer.
 
-Steps of the quick start, sampled, scored and trained in one process, at its learning rate and at a
-smaller one; versions are as the learner publishes them. Sizes are of all changes of a version, in
-several encodings; the first one is what is sent (services/chassis/weights/delta.py).
+Steps of the arithmetic recipe, sampled, scored and trained in one process, at the rate of the tree
+recipes and at a smaller one; versions are as the learner publishes them. Sizes are of all changes
+of a version, in several encodings; the first one is what is sent
+(services/chassis/weights/delta.py).
 """
 
 import os

@@ -39,7 +39,7 @@ from tests.faults.harness import tiny_model
 STEPS, TURNS = 14, 6
 # First steps that do not count: batches grow, and first touches of memory cost up to a second.
 WARM = 5
-TOKEN_S = 0.14  # the quick start's
+TOKEN_S = 0.14  # the arithmetic recipe's
 _POLICY_S = 300.0
 _LOADED = re.compile(r"policy step (\d+) \(epoch \d+\) loaded in ([\d.]+) s")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
@@ -100,12 +100,12 @@ class Turn:
 
 
 def run() -> Result:
-    """Measure the quick start, and a scripted engine that takes as long for a token.
+    """Measure the arithmetic recipe, and a scripted engine that takes as long for a token.
 
     The second has a model that trains in no time.
     """
     result = Result("overhead")
-    _compare(result, "quick start", load(RECIPE, _SET))
+    _compare(result, "arithmetic", load(RECIPE, _SET))
     with tempfile.TemporaryDirectory() as folder:
         tiny = [f"model={tiny_model(Path(folder))}", "resources.engine=scripted"]
         tiny.append(f"resources.engine_settings={{latency_s: {TOKEN_S}, accuracy: 0.5}}")

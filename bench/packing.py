@@ -97,7 +97,7 @@ def _ratio(result: Result, rivals: Rivals, ratio: float, least: float = 0.0) -> 
 
 
 def _step(result: Result) -> None:
-    """Measure 512 leaves in the quick start's shape, where estimating and packing weigh most."""
+    """Measure 512 leaves in the shape of the arithmetic recipe, where these parts weigh most."""
     shape, settings = Shape(45, 8, 8), Optimise()
     groups = []
     for number in range(512 // shape.leaves):

@@ -1,6 +1,6 @@
 """Recovery after the death of a process in the middle of a run.
 
-A whole embedded system trains the quick start's model on the scripted engine (steps of about a
+A whole embedded system trains the arithmetic recipe on the scripted engine (steps of about a
 second, a checkpoint every four). Each process in turn is killed (SIGKILL) right after a step was
 recorded, and the time to the next recorded step is measured, minus the median of the undisturbed
 steps. For the learner the replayed batches are reported, too: up to four.

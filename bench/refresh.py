@@ -4,8 +4,8 @@ A learner's weight folder, its gRPC server, and a node's refresher on an engine 
 branches; versions follow each other on the same engine, cut and drain in turn. Time counts from the
 node's notice of a policy (broker and store add milliseconds). Segments are of 16 tokens; a branch
 has up to 64. Tokens of a cut branch are kept: it goes on as a new request. In each version as many
-words moved by one unit as in a step of the quick start (`deltas`): the transfer by `nats` depends
-on it.
+words moved by one unit as in a step of the arithmetic recipe (`deltas`): the transfer by `nats`
+depends on it.
 
 `python -m bench refresh` measures the torch engine; in .venv-vllm vLLM, which maps the file in its
 worker, or receives its bytes there (`nccl`, by gloo without an accelerator).
@@ -51,7 +51,7 @@ from services.rollout.weights.fetch import Weights
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MOVED = float(
     os.environ.get("BENCH_MOVED", "0.034")
-)  # share of the words that change in a step of the quick start (bench/deltas.py)
+)  # share of the words that change in a step of the arithmetic recipe (bench/deltas.py)
 DRAIN_S = 10.0
 
 

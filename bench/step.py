@@ -1,4 +1,4 @@
-"""One quick-start step, tree against naive, in turn: sampling and training seconds.
+"""One step of the arithmetic recipe, tree against naive, in turn: sampling and training seconds.
 
 Prompts and rewards are the same.
 """

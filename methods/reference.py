@@ -88,7 +88,7 @@ def used_by(recipe: Recipe) -> set[tuple[str, str]]:
 def example(method: Method, uses: Mapping[str, set[tuple[str, str]]]) -> str:
     """Return the recipe that shows a method best; empty if none uses it.
 
-    It is the one of the method's name, else the quick start, else the first in order.
+    It is the one of the method's name, else the arithmetic recipe, else the first in order.
     """
     candidates = sorted(name for name, used in uses.items() if (method.axis, method.name) in used)
     preferred = [name for name in (method.name, "arithmetic") if name in candidates]

@@ -1,4 +1,4 @@
-"""Banyan's quick start against TRL's GRPOTrainer on this machine.
+"""Banyan's arithmetic recipe against TRL's GRPOTrainer on this machine.
 
 Figures are seconds a step, and seconds to an accuracy. The package is light to import: its rival
 runs in an environment that holds little of ours.

@@ -78,7 +78,7 @@ class Cells:
         return self._get("sharing", lambda: alone.measured(STEPS))
 
     def learning(self, seed: int, name: str) -> Cell | None:
-        """Return the whole quick start, TRL's by one variant, and ours."""
+        """Return the whole arithmetic recipe, TRL's by one variant, and ours."""
         recipe = ours.recipe(f"seed={seed}")
         steps = recipe.budget.steps
 
@@ -176,7 +176,7 @@ def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell 
 
 
 def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
-    """Measure the whole quick start by each seed: when it stays good, and how good it ends."""
+    """Measure the whole recipe by each seed: when it stays good, and how good it ends."""
     pairs: list[tuple[Cell, Cell]] = []
     best = ""  # TRL's best with the first seed is what learns with the others
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""Our side: the quick start through all five services, in new processes."""
+"""Our side: the arithmetic recipe through all five services, in new processes."""
 
 import itertools
 import os
@@ -22,7 +22,7 @@ VARIED = "optimise.advantage=bench.trl.estimator:Varied"
 
 
 def recipe(*changes: str) -> Recipe:
-    """Return the quick start as it is compared."""
+    """Return the arithmetic recipe as it is compared."""
     return load(RECIPE, [*CHANGES, *MORE, *changes])
 
 
@@ -33,7 +33,7 @@ def short(steps: int, reward: str, *changes: str) -> dict[str, Any]:
 
 
 def learn(seed: int, every: int) -> dict[str, Any]:
-    """Run the whole quick start, measured every so many steps."""
+    """Run the whole arithmetic recipe, measured every so many steps."""
     return _run(recipe(f"seed={seed}", "eval.samples=0", f"eval.every={every}"))
 
 

@@ -46,7 +46,7 @@ def test_the_clips_that_trl_is_given_are_our_defaults() -> None:
     assert (actual["loss_type"], Aggregate().mode) == ("dapo", "token-mean")
 
 
-def test_the_quick_start_becomes_these_arguments() -> None:
+def test_the_arithmetic_recipe_becomes_these_arguments() -> None:
     actual = mapping.arguments(ours.recipe(), VARIANTS[3], ours.recipe().budget.steps)
     wanted: dict[str, Any] = {
         "num_generations": 8,

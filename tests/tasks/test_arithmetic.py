@@ -1,4 +1,4 @@
-"""The quick start's rows and their split."""
+"""The arithmetic task's rows and their split."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from services.learner.packing import packing, unroll
 from services.learner.packing.packing import PackedSequence
 
 TREES = 8  # of the first batch that are read
-EVERY = 5  # steps between two measurements: 1 % of a step's time on the quick start
+EVERY = 5  # steps between two measurements: 1 % of a step's time on the arithmetic recipe
 TOKENS = 512  # unique tokens that are computed, unless a single path is longer
 
 

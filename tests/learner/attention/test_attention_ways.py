@@ -69,7 +69,7 @@ def test_no_unit_is_more_than_can_be_held() -> None:
 @pytest.mark.parametrize(
     ("sequence", "method"),
     [
-        (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the quick start
+        (shape(25, [(20, 8, 8)] * 8), AttentionMethod.PADDED),  # the arithmetic recipe
         (shape(0, [(45, 8, 8)]), AttentionMethod.PADDED),
         (shape(0, [(512, 16, 64)]), AttentionMethod.NODES),
         (shape(0, [(256, 128, 8)]), AttentionMethod.NODES),
