@@ -25,6 +25,12 @@ def test_rows_are_plain_json_and_the_same_for_the_same_seed():
     assert set(created[0]) == {"dataset", "config", "question", "answer", "metadata"}
 
 
+def test_fractions_behind_a_question_are_kept_as_text():
+    created = rows("gsm_symbolic")
+    assert created == json.loads(json.dumps(created)) and len(created) == 12
+    assert created[7]["metadata"]["variables"]["serving_fraction"] == "2"
+
+
 def test_settings_of_the_generator_are_used_and_kept():
     created = rows("leg_counting", config={"min_animals": 2, "max_animals": 2})
     assert created[0]["config"] == {"min_animals": 2, "max_animals": 2}

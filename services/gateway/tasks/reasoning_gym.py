@@ -5,6 +5,7 @@ Answers are scored by the verifier in a child process; nothing here runs a score
 """
 
 import json
+from fractions import Fraction
 from typing import Any
 
 from banyan.errors import InvalidInput
@@ -57,10 +58,18 @@ def _row(task: Task, entry: dict[str, Any], index: int) -> dict[str, Any]:
     parts = {"dataset": task.dataset, "config": task.config}
     kept = {key: entry[key] for key in ("question", "answer", "metadata")}
     try:
-        plain: dict[str, Any] = json.loads(json.dumps({**parts, **kept}, allow_nan=False))
+        text = json.dumps({**parts, **kept}, allow_nan=False, default=_plain)
+        plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"reasoning-gym {task.dataset!r}: row {index} has no form in JSON: {error}"
         ) from None
     check_size(plain, f"reasoning-gym {task.dataset!r}: row {index}")
     return plain
+
+
+def _plain(value: object) -> str:
+    """Return a fraction as text, as in the numbers of gsm_symbolic, which no scorer reads."""
+    if isinstance(value, Fraction):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
