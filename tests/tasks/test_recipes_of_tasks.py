@@ -45,7 +45,7 @@ def steps(row: Row) -> tuple[str, str]:
 ANSWERS: dict[str, tuple[Callable[[Row], tuple[str, str]], int]] = {
     "extraction": (order, 400),
     "programs": (program, 14),
-    "word-problems": (steps, 400),
+    "word-problems": (steps, 20),
 }
 
 
