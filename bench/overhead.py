@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import re
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +28,7 @@ from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import runstore_service_pb2_grpc as rs_grpc
 from bench.harness.beside import Alone, Beside, stopped
 from bench.harness.compared import RECIPE
+from bench.harness.processor import Step, of_services
 from bench.harness.stages import STAGES, stages
 from bench.harness.table import Result, median
 from services.chassis.messaging import subjects
@@ -40,6 +42,7 @@ STEPS, TURNS = 14, 6
 # First steps that do not count: batches grow, and first touches of memory cost up to a second.
 WARM = 5
 TOKEN_S = 0.14  # the arithmetic recipe's
+PROCESSOR_STEPS, PROCESSOR_RUNS = 45, 3
 _POLICY_S = 300.0
 _LOADED = re.compile(r"policy step (\d+) \(epoch \d+\) loaded in ([\d.]+) s")
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
@@ -110,7 +113,22 @@ def run() -> Result:
         tiny = [f"model={tiny_model(Path(folder))}", "resources.engine=scripted"]
         tiny.append(f"resources.engine_settings={{latency_s: {TOKEN_S}, accuracy: 0.5}}")
         _compare(result, "scripted", load(RECIPE, [*_SET, *tiny]))
+        _add_processor(result, load(RECIPE, [*_SET, *tiny, f"budget.steps={PROCESSOR_STEPS}"]))
     return result
+
+
+def _add_processor(result: Result, recipe: Recipe) -> None:
+    """Measure the processor time of each service a step, where the engine costs little."""
+    runs = [asyncio.run(processor(recipe)) for _ in range(PROCESSOR_RUNS)]
+    for name in runs[0].services:
+        whole = [run.services[name].whole for run in runs]
+        loop = median([run.services[name].loop for run in runs])
+        said = f"{min(whole):.3f} to {max(whole):.3f}, event loop {loop:.3f}"
+        result.add(f"scripted: processor time of {name}, a step", median(whole), "s", said)
+    result.notes.append(
+        f"processor time: medians of {PROCESSOR_RUNS} runs, means over steps {WARM + 1} to"
+        f" {PROCESSOR_STEPS}; the learner's has the training of the tiny model in it"
+    )
 
 
 def _compare(result: Result, name: str, recipe: Recipe) -> None:
@@ -163,6 +181,18 @@ async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
         spent - still for spent, still in zip(first, through.stood[1:], strict=True)
     ]
     return Turn(through, alone)
+
+
+async def processor(recipe: Recipe, warm: int = WARM, deadline_s: float = 900.0) -> Step:
+    """Run the embedded system; return the mean processor time of a step, by service."""
+    last = recipe.budget.steps
+    async with asyncio.timeout(deadline_s), _started(recipe) as started:
+        await started.policy(warm)
+        before, began = of_services(started.supervisor), time.monotonic()
+        await started.policy(last)
+        after, seconds = of_services(started.supervisor), time.monotonic() - began
+    steps = last - warm
+    return Step(seconds / steps, {name: (after[name] - before[name]) / steps for name in before})
 
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
