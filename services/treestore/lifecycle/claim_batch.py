@@ -1,6 +1,6 @@
 """Answers to claims: the epoch, and the tree as it is under it; many at once in one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -13,6 +13,9 @@ from services.treestore.queries import trees
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.storage.sql import rows_in
+from services.treestore.unit_of_work.rows import TreeRow
+from services.treestore.unit_of_work.unit_of_work import UnitOfWork
+from services.treestore.unit_of_work.write import flush
 
 MAX_CLAIMS = 64
 MAX_BYTES = 4 << 20  # of all trees in one answer
@@ -29,7 +32,9 @@ def claim_one(
     connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
 ) -> ts.ClaimTreeResponse:
     """Claim a tree. Raises NotFound."""
-    answer = _claim(connection, request, now_ms, settings)
+    claiming = _Claiming(connection, [request], now_ms, settings)
+    answer = claiming.claim(request, "")
+    claiming.flush()
     _add_trees(connection, [(request, answer)], _sizes(connection, [request.tree_id]))
     return answer
 
@@ -50,6 +55,7 @@ def claim_many(
     response = ts.ClaimTreesResponse()
     granted: list[tuple[ts.ClaimTreeRequest, ts.ClaimTreeResponse]] = []
     sizes = _sizes(connection, [claim.tree_id for claim in request.claims])
+    claiming = _Claiming(connection, request.claims, now_ms, settings)
     size = 0
     for claim in request.claims:
         outcome = response.outcomes.add()
@@ -59,14 +65,70 @@ def claim_many(
             outcome.refused = Reason.LATER
             continue
         try:  # a claim is refused before it has changed anything
-            if run_id:
-                claims.check_run(connection, claim.tree_id, run_id)
-            outcome.claim.CopyFrom(_claim(connection, claim, now_ms, settings))
+            outcome.claim.CopyFrom(claiming.claim(claim, run_id))
             granted.append((claim, outcome.claim))
         except (NotFound, Refused) as error:
             outcome.refused, outcome.detail = error.reason, str(error)
+    claiming.flush()
     _add_trees(connection, granted, sizes)
     return response
+
+
+class _Claiming:
+    """Claims that are read and written together."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        requests: Iterable[ts.ClaimTreeRequest],
+        now_ms: int,
+        settings: Settings,
+    ) -> None:
+        self._connection, self._now_ms, self._settings = connection, now_ms, settings
+        self._tree_ids = {request.tree_id for request in requests}
+        self._work = self._load()
+
+    def _load(self) -> UnitOfWork:
+        return claims.load(self._connection, self._tree_ids, self._now_ms, self._settings)
+
+    def claim(self, request: ts.ClaimTreeRequest, run_id: str) -> ts.ClaimTreeResponse:
+        """Claim a tree, of `run_id` unless it is empty. Raises NotFound, or Refused."""
+        tree = claims.known(self._work, request.tree_id)
+        claims.check_owner(tree.tree_id, tree.run_id, run_id)
+        if claims.is_exhausted(self._work, tree, request.ticket):
+            tree = self._drop(request)
+        epoch = claims.grant(
+            self._work,
+            tree,
+            node=request.node_id,
+            ticket=request.ticket,
+            traceparent=request.traceparent,
+        )
+        return ts.ClaimTreeResponse(
+            epoch=epoch,
+            deadline_ms=self._settings.claim_ms if epoch else 0,
+            first_traceparent=tree.claim_traceparent,
+        )
+
+    def _drop(self, request: ts.ClaimTreeRequest) -> TreeRow:
+        """Drop a tree by a claim too many. Other trees of its group may go with it, so all are
+        written before it and loaded again.
+        """
+        self.flush()
+        claims.claim(
+            self._connection,
+            request.tree_id,
+            node=request.node_id,
+            ticket=request.ticket,
+            now_ms=self._now_ms,
+            settings=self._settings,
+        )
+        self._work = self._load()
+        return claims.known(self._work, request.tree_id)
+
+    def flush(self) -> None:
+        """Write the claims."""
+        flush(self._connection, self._work)
 
 
 def _sizes(connection: Connection, tree_ids: Sequence[bytes]) -> dict[bytes, int]:
@@ -75,25 +137,6 @@ def _sizes(connection: Connection, tree_ids: Sequence[bytes]) -> dict[bytes, int
         return {}
     rows = connection.execute(_SIZES, {"keys": list(tree_ids)})
     return {row.tree_id: int(row.bytes) for row in rows}
-
-
-def _claim(
-    connection: Connection, request: ts.ClaimTreeRequest, now_ms: int, settings: Settings
-) -> ts.ClaimTreeResponse:
-    epoch = claims.claim(
-        connection,
-        request.tree_id,
-        node=request.node_id,
-        ticket=request.ticket,
-        now_ms=now_ms,
-        settings=settings,
-        traceparent=request.traceparent,
-    )
-    return ts.ClaimTreeResponse(
-        epoch=epoch,
-        deadline_ms=settings.claim_ms if epoch else 0,
-        first_traceparent=claims.first_trace(connection, request.tree_id),
-    )
 
 
 def _add_trees(

@@ -3,7 +3,7 @@
 See docs/protocol.md, Claims.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, select
 
@@ -41,21 +41,44 @@ def claim(
     Raises NotFound.
     """
     work, tree = _open(connection, tree_id, now_ms, settings)
-    if tree.state != GROWING or ticket != tree.ticket:
-        return 0
-    attempt = not _is_kept(tree, now_ms, settings)
-    if attempt and tree.idle_claims >= tree.max_claims:
+    if is_exhausted(work, tree, ticket):
         _drop(connection, work, tree, Reason.NO_PROGRESS)
-        flush(connection, work)
+    epoch = grant(work, tree, node=node, ticket=ticket, traceparent=traceparent)
+    flush(connection, work)
+    return epoch
+
+
+def load(
+    connection: Connection, tree_ids: Iterable[bytes], now_ms: int, settings: Settings
+) -> UnitOfWork:
+    """Load trees so that they can be claimed."""
+    work = UnitOfWork(now_ms, settings)
+    load_trees(connection, work, tree_ids)
+    return work
+
+
+def is_exhausted(work: UnitOfWork, tree: TreeRow, ticket: int) -> bool:
+    """Return True if this claim would be one too many, so that it drops the tree."""
+    idle = tree.idle_claims >= tree.max_claims
+    return _claimable(tree, ticket) and idle and not _is_kept(tree, work.now_ms, work.settings)
+
+
+def grant(work: UnitOfWork, tree: TreeRow, *, node: str, ticket: int, traceparent: str) -> int:
+    """Do as `claim` does, but neither drop nor write the tree."""
+    if not _claimable(tree, ticket):
         return 0
+    attempt = not _is_kept(tree, work.now_ms, work.settings)
     work.change(tree)
     tree.claim_epoch += 1
     tree.idle_claims += attempt
     tree.claim_node = node
     tree.claim_traceparent = tree.claim_traceparent or traceparent
-    _extend(tree, now_ms, settings)
-    flush(connection, work)
+    _extend(tree, work.now_ms, work.settings)
     return tree.claim_epoch
+
+
+def _claimable(tree: TreeRow, ticket: int) -> bool:
+    return tree.state == GROWING and ticket == tree.ticket
 
 
 def renew(
@@ -79,12 +102,11 @@ def renew_all(
 
     Returns for each claim None, or the error. Trees are read and written together.
     """
-    work = UnitOfWork(now_ms, settings)
-    load_trees(connection, work, {tree_id for tree_id, _ in claims})
+    work = load(connection, {tree_id for tree_id, _ in claims}, now_ms, settings)
     errors: list[NotFound | Refused | None] = []
     for tree_id, epoch in claims:
         try:
-            tree = _renewable(_known(work, tree_id), epoch, run_id)
+            tree = _renewable(known(work, tree_id), epoch, run_id)
             _extend(work.change(tree), now_ms, settings)
             errors.append(None)
         except (NotFound, Refused) as error:
@@ -94,8 +116,7 @@ def renew_all(
 
 
 def _renewable(tree: TreeRow, epoch: int, run_id: str) -> TreeRow:
-    if run_id and tree.run_id != run_id:
-        raise _other_run(tree.tree_id, run_id)
+    check_owner(tree.tree_id, tree.run_id, run_id)
     _check_in_force(tree.tree_id, tree.state, tree.claim_epoch, epoch)
     if not tree.claim_node:  # a renewal that was on its way must not put off the next claim
         raise Refused(
@@ -167,19 +188,16 @@ def check_run(connection: Connection, tree_id: bytes, run_id: str) -> None:
     """Raise Refused if the tree belongs to another run than `run_id`, that of the caller."""
     trees = schema.trees
     owner = connection.scalar(select(trees.c.run_id).where(trees.c.tree_id == tree_id))
-    if owner not in (None, run_id):
-        raise _other_run(tree_id, run_id)
+    if owner is not None:
+        check_owner(tree_id, owner, run_id)
 
 
-def _other_run(tree_id: bytes, run_id: str) -> Refused:
-    return Refused(f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", Reason.OTHER_RUN)
-
-
-def first_trace(connection: Connection, tree_id: bytes) -> str:
-    """Return the traceparent of a tree's first claim; empty if there is none."""
-    trees = schema.trees
-    first = select(trees.c.claim_traceparent).where(trees.c.tree_id == tree_id)
-    return connection.scalar(first) or ""
+def check_owner(tree_id: bytes, owner: str, run_id: str) -> None:
+    """Raise Refused for a tree of another run than `run_id`, unless that is empty."""
+    if run_id and owner != run_id:
+        raise Refused(
+            f"tree {tree_id.hex()[:12]} does not belong to run {run_id}", Reason.OTHER_RUN
+        )
 
 
 def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
@@ -191,12 +209,12 @@ def spec_of(connection: Connection, tree_id: bytes) -> tree_pb2.TreeSpec:
 def _open(
     connection: Connection, tree_id: bytes, now_ms: int, settings: Settings
 ) -> tuple[UnitOfWork, TreeRow]:
-    work = UnitOfWork(now_ms, settings)
-    load_trees(connection, work, [tree_id])
-    return work, _known(work, tree_id)
+    work = load(connection, [tree_id], now_ms, settings)
+    return work, known(work, tree_id)
 
 
-def _known(work: UnitOfWork, tree_id: bytes) -> TreeRow:
+def known(work: UnitOfWork, tree_id: bytes) -> TreeRow:
+    """Return a loaded tree. Raises NotFound."""
     if tree_id not in work.trees:
         raise _unknown(tree_id)
     return work.trees[tree_id]

@@ -3,6 +3,7 @@
 See docs/protocol.md, Ending a tree. They answer AwaitIngested, AwaitTreesIngested and AwaitScores.
 """
 
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select
@@ -19,11 +20,13 @@ from services.treestore.unit_of_work.rows import DROPPED, GROWING
 MAX_TREES = 64  # in one request
 # Made once: a node asks for each of its trees after each of its messages.
 _ID: BindParameter[bytes] = bindparam("tree_id")
-_TREE = select(schema.trees.c.claim_epoch, schema.trees.c.grown_epoch, schema.trees.c.state).where(
-    schema.trees.c.tree_id == _ID
+_KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
+_T = schema.trees.c
+_TREES = select(_T.tree_id, _T.run_id, _T.claim_epoch, _T.grown_epoch, _T.state).where(
+    _T.tree_id.in_(_KEYS)
 )
-_STORED = select(schema.segments.c.id).where(
-    schema.segments.c.id.in_(bindparam("keys", expanding=True)), schema.segments.c.tree_id == _ID
+_STORED = select(schema.segments.c.tree_id, schema.segments.c.id).where(
+    schema.segments.c.id.in_(_KEYS)
 )
 _SCORES = schema.scores.select().where(schema.scores.c.tree_id == _ID).order_by(schema.scores.c.n)
 _R = schema.refused.c
@@ -34,16 +37,28 @@ _REFUSED = (
 )
 
 
+Tree = Row[Any]
+
+
 def ingested(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
     """Return the missing and the refused segments, and whether the tree is grown.
 
     Raises NotFound, and Refused once a newer claim is in force or the tree was dropped.
     """
-    tree = _claimed(connection, request.tree_id, request.epoch)
+    tree = _claimed(_trees(connection, [request.tree_id]), request)
+    return _ingested(connection, tree, request, _stored(connection, [request]))
+
+
+def _ingested(
+    connection: Connection,
+    tree: Tree,
+    request: ts.AwaitIngestedRequest,
+    stored: Set[tuple[bytes, bytes]],
+) -> ts.AwaitIngestedResponse:
     response = ts.AwaitIngestedResponse(
         grown=bool(tree.grown_epoch) and tree.grown_epoch == request.epoch
     )
-    missing = set(request.segment_ids) - _stored(connection, request)
+    missing = {i for i in request.segment_ids if (request.tree_id, i) not in stored}
     if missing:
         query = {"tree_id": request.tree_id, "epoch": request.epoch}
         for row in connection.execute(_REFUSED, query):
@@ -54,11 +69,24 @@ def ingested(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.Awa
     return response
 
 
-def _stored(connection: Connection, request: ts.AwaitIngestedRequest) -> set[bytes]:
-    stored: set[bytes] = set()
-    for chunk in chunks(request.segment_ids):
-        stored |= set(connection.scalars(_STORED, {"keys": chunk, "tree_id": request.tree_id}))
-    return stored
+def _trees(connection: Connection, tree_ids: Iterable[bytes]) -> dict[bytes, Tree]:
+    return {
+        row.tree_id: row
+        for chunk in chunks(tree_ids)
+        for row in connection.execute(_TREES, {"keys": chunk})
+    }
+
+
+def _stored(
+    connection: Connection, requests: Iterable[ts.AwaitIngestedRequest]
+) -> set[tuple[bytes, bytes]]:
+    """Return the trees and ids of those segments in requests that are stored."""
+    segment_ids = (i for request in requests for i in request.segment_ids)
+    return {
+        (row.tree_id, row.id)
+        for chunk in chunks(segment_ids)
+        for row in connection.execute(_STORED, {"keys": chunk})
+    }
 
 
 def ingested_trees(
@@ -73,15 +101,18 @@ def ingested_trees(
     """
     response = ts.AwaitTreesIngestedResponse()
     previous: list[ts.IngestOutcome | None] = [*before.outcomes] or [None] * len(request.trees)
-    for tree_request, last in zip(request.trees, previous, strict=True):
+    pairs = list(zip(request.trees, previous, strict=True))
+    open_requests = [tree for tree, last in pairs if last is None or not _is_final(tree, last)]
+    trees = _trees(connection, {tree.tree_id for tree in open_requests})
+    stored = _stored(connection, open_requests)
+    for tree_request, last in pairs:
         if last is not None and _is_final(tree_request, last):
             response.outcomes.append(last)
             continue
         outcome = response.outcomes.add()
         try:
-            if run_id:
-                claims.check_run(connection, tree_request.tree_id, run_id)
-            outcome.answer.CopyFrom(ingested(connection, tree_request))
+            tree = _claimed(trees, tree_request, run_id)
+            outcome.answer.CopyFrom(_ingested(connection, tree, tree_request, stored))
         except (NotFound, Refused) as error:
             outcome.refused, outcome.detail = error.reason, str(error)
     return response
@@ -109,7 +140,7 @@ def scores(connection: Connection, request: ts.AwaitScoresRequest) -> ts.AwaitSc
 
     Raises NotFound, and Refused for any other tree.
     """
-    tree = _claimed(connection, request.tree_id, request.epoch)
+    tree = _claimed(_trees(connection, [request.tree_id]), request)
     if tree.state != GROWING or request.epoch != tree.claim_epoch:
         raise Refused(
             f"tree {request.tree_id.hex()[:12]} does not grow under claim {request.epoch}",
@@ -132,10 +163,17 @@ def has_news(request: ts.AwaitScoresRequest, response: ts.AwaitScoresResponse) -
     return later or len(response.scores) > request.known
 
 
-def _claimed(connection: Connection, tree_id: bytes, epoch: int) -> Row[Any, Any, Any]:
-    tree = connection.execute(_TREE, {"tree_id": tree_id}).first()
+def _claimed(
+    trees: Mapping[bytes, Tree],
+    request: ts.AwaitIngestedRequest | ts.AwaitScoresRequest,
+    run_id: str = "",
+) -> Tree:
+    """Return the tree of a request, of `run_id` unless it is empty. Raises NotFound, or Refused."""
+    tree_id, epoch = request.tree_id, request.epoch
+    tree = trees.get(tree_id)
     if tree is None:
         raise NotFound(f"there is no tree {tree_id.hex()[:16] or 'without an id'}")
+    claims.check_owner(tree_id, tree.run_id, run_id)
     if epoch < tree.claim_epoch:
         raise Refused(
             f"claim {epoch} of tree {tree_id.hex()[:12]} is over: {tree.claim_epoch} is in force",
