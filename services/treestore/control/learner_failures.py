@@ -2,7 +2,7 @@
 the run continues (ADR 051).
 """
 
-from sqlalchemy import Connection, Select, select, update
+from sqlalchemy import Connection, Select, bindparam, select, update
 
 from banyan.errors import NotFound, Refused
 from banyan.reasons import Reason
@@ -15,6 +15,13 @@ _MAX_FAILURES = 2  # learners
 _CAUSE_CHARACTERS = 2000  # of an error that are stored
 _MAX_LISTED = 100
 _BATCHES = schema.batches.c
+# Made once: it is a part of every answer about a run's progress.
+_SET_ASIDE = (
+    select(_BATCHES.ordinal, _BATCHES.set_aside)
+    .where(_BATCHES.run_id == bindparam("run"), _BATCHES.set_aside != "")
+    .order_by(_BATCHES.ordinal)
+    .limit(_MAX_LISTED)
+)
 
 
 def record(connection: Connection, request: ts.NoteFailureRequest) -> ts.NoteFailureResponse:
@@ -55,12 +62,5 @@ def ordinals_set_aside(run_id: str) -> Select[tuple[int]]:
 
 def set_aside(connection: Connection, run_id: str) -> list[rs.SetAside]:
     """Return the batches of a run that are set aside."""
-    query = (
-        select(_BATCHES.ordinal, _BATCHES.set_aside)
-        .where(_BATCHES.run_id == run_id, _BATCHES.set_aside != "")
-        .order_by(_BATCHES.ordinal)
-    )
-    return [
-        rs.SetAside(ordinal=row.ordinal, cause=row.set_aside)
-        for row in connection.execute(query.limit(_MAX_LISTED))
-    ]
+    rows = connection.execute(_SET_ASIDE, {"run": run_id})
+    return [rs.SetAside(ordinal=row.ordinal, cause=row.set_aside) for row in rows]

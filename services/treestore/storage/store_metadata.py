@@ -1,13 +1,18 @@
 """Facts about the store itself, by name."""
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from services.treestore.storage.schema import meta
+
+# Made once: every transaction that stores events asks.
+_READ = select(meta.c.value).where(meta.c.key == bindparam("name"))
+_DELETE = delete(meta).where(meta.c.key == bindparam("name"))
+_INSERT = insert(meta)
 
 
 def read_text(connection: Connection, key: str, default: str = "") -> str:
     """Return a fact, or the default."""
-    value = connection.scalar(select(meta.c.value).where(meta.c.key == key))
+    value = connection.scalar(_READ, {"name": key})
     return default if value is None else value
 
 
@@ -18,8 +23,8 @@ def read_int(connection: Connection, key: str) -> int:
 
 def put(connection: Connection, key: str, value: str | int) -> None:
     """Set a fact."""
-    connection.execute(delete(meta).where(meta.c.key == key))
-    connection.execute(insert(meta).values(key=key, value=str(value)))
+    connection.execute(_DELETE, {"name": key})
+    connection.execute(_INSERT, {"key": key, "value": str(value)})
 
 
 def rise(connection: Connection, key: str) -> int:
