@@ -5,6 +5,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -86,9 +87,8 @@ async def serve(
     options = _server_options(most_bytes, most_calls)
     server = grpc.aio.server(interceptors=[*guard, ErrorInterceptor()], options=options)
     health = Health(liveness or Liveness())
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    for add in adders:
-        add(server)
+    for add in (partial(health_pb2_grpc.add_HealthServicer_to_server, health), *adders):
+        add(_ByName(server))
     if generic:
         server.add_generic_rpc_handlers(tuple(generic))
     if credentials is None:  # a port for other hosts does not describe itself
@@ -100,6 +100,20 @@ async def serve(
     running = RpcServer(server, f"{host}:{port}", health, names)
     await running.set_serving(True)
     return running
+
+
+class _ByName:
+    """A server as generated code sees it, to which methods are added by name alone.
+
+    For methods that are registered, too, gRPC 1.85 keeps a task for each, and waits for all of them
+    anew at each call.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Register nothing: the generic handlers of the same service know all of its methods."""
 
 
 def _server_options(most_bytes: int, most_calls: int) -> list[tuple[str, Any]]:

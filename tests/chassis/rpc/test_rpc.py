@@ -9,6 +9,8 @@ import pytest
 from banyan.errors import BanyanError, InvalidInput, NotFound, NotReady, Refused, TemporaryError
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
+from banyan.v1 import treestore_service_pb2 as trees_pb
+from banyan.v1 import treestore_service_pb2_grpc as trees_grpc
 from banyan.wire.status import error_of, status_of
 from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
@@ -28,6 +30,13 @@ class Learner(pb_grpc.LearnerServiceServicer):
     async def FetchWeights(self, request, context):
         yield pb.FetchWeightsResponse(data=b"x")
         raise NotFound("policy ab is not kept any more; ask for a newer one")
+
+
+class Trees(trees_grpc.TreeStoreServiceServicer):
+    """A store whose every tree is empty."""
+
+    async def GetTree(self, request, context):
+        return trees_pb.GetTreeResponse()
 
 
 async def _server(error: Exception | None = None) -> rpc.RpcServer:
@@ -54,6 +63,20 @@ async def test_an_error_keeps_its_class_message_and_reason(error) -> None:
                 pb_grpc.LearnerServiceStub(channel).GetStatus, pb.LearnerServiceGetStatusRequest()
             )
     assert (str(caught.value), caught.value.reason) == (str(error), error.reason)
+    await server.stop(0)
+
+
+async def test_a_server_keeps_no_task_for_each_of_its_methods() -> None:
+    before = asyncio.all_tasks()
+    server = await rpc.serve(
+        "127.0.0.1:0",
+        [lambda s: trees_grpc.add_TreeStoreServiceServicer_to_server(Trees(), s)],
+        ["x"],
+    )
+    async with rpc.channel(server.address) as channel:
+        stub = trees_grpc.TreeStoreServiceStub(channel)
+        await rpc.call(stub.GetTree, trees_pb.GetTreeRequest())
+        assert len(asyncio.all_tasks() - before) < 10
     await server.stop(0)
 
 
