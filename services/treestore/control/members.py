@@ -10,7 +10,7 @@ from services.treestore.events import node_name
 from services.treestore.storage import schema
 
 _MAX_HOST = 255  # characters; no host has a longer name
-# Made once: each watcher asks after each event.
+# Made once: each watcher asks after each event, and each node reports every two seconds.
 _MEMBERS = (
     select(schema.members)
     .where(schema.members.c.run_id == bindparam("run"))
@@ -19,6 +19,12 @@ _MEMBERS = (
 _GROWN = select(schema.grown.c.node_id, schema.grown.c.trees).where(
     schema.grown.c.run_id == bindparam("run")
 )
+_IS_MEMBER = (schema.members.c.run_id == bindparam("run")) & (
+    schema.members.c.node_id == bindparam("node")
+)
+_MEMBER = select(schema.members).where(_IS_MEMBER)
+_DELETE_MEMBER = delete(schema.members).where(_IS_MEMBER)
+_INSERT_MEMBER = insert(schema.members)
 _HASH_BYTES = 32
 PRESENT_MS = 10_000  # five times the interval in which nodes report
 
@@ -56,7 +62,7 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
 
     Raises InvalidInput for unusable names, and Refused for the id of another node.
     """
-    member, table = request.member, schema.members
+    member = request.member
     node_name.check(member.node_id)
     if len(member.host) > _MAX_HOST:
         raise InvalidInput(
@@ -64,27 +70,28 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
             f" at most {_MAX_HOST} are kept"
         )
     run_id = run_row(connection, member.run_id).run_id
-    same = (table.c.run_id == run_id, table.c.node_id == member.node_id)
-    before = connection.execute(select(table).where(*same)).first()
+    same = {"run": run_id, "node": member.node_id}
+    before = connection.execute(_MEMBER, same).first()
     if before is not None and member.public_key not in ("", before.public_key):
         raise Refused(
             f"{member.node_id!r} is another node of run {run_id}; give this one another name",
             Reason.NODE_TAKEN,
         )
-    connection.execute(delete(table).where(*same))
+    connection.execute(_DELETE_MEMBER, same)
     if member.joined:
         connection.execute(
             update(schema.runs).where(schema.runs.c.run_id == run_id).values(joined=True)
         )
     connection.execute(
-        insert(table).values(
-            run_id=run_id,
-            node_id=member.node_id,
-            host=member.host,
-            joined=member.joined,
-            public_key=before.public_key if before is not None else member.public_key,
-            seen_ms=0 if request.leaving else now_ms,
-        )
+        _INSERT_MEMBER,
+        {
+            "run_id": run_id,
+            "node_id": member.node_id,
+            "host": member.host,
+            "joined": member.joined,
+            "public_key": before.public_key if before is not None else member.public_key,
+            "seen_ms": 0 if request.leaving else now_ms,
+        },
     )
     return before is not None and before.seen_ms > 0
 

@@ -35,6 +35,9 @@ _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _TREES = select(*(schema.trees.c[name] for name in (*FIXED, *CHANGING))).where(
     schema.trees.c.tree_id.in_(_KEYS)
 )
+_TREES_OF_GROUPS = select(schema.trees.c.tree_id).where(
+    schema.trees.c.run_id == bindparam("run"), schema.trees.c.group_id.in_(_KEYS)
+)
 _DIGEST = 32
 
 
@@ -95,11 +98,8 @@ def trees_of_groups(
     connection: Connection, run_id: str, group_ids: Iterable[str]
 ) -> Iterator[bytes]:
     """Yield the ids of the trees of groups."""
-    trees = schema.trees.c
     for chunk in chunks(sorted(group_ids)):
-        yield from connection.scalars(
-            select(trees.tree_id).where(trees.run_id == run_id, trees.group_id.in_(chunk))
-        )
+        yield from connection.scalars(_TREES_OF_GROUPS, {"run": run_id, "keys": chunk})
 
 
 def _load_siblings(
