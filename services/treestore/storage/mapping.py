@@ -8,6 +8,8 @@ a message needs a column (a migration) and a line here, or a place in `left_out`
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -36,7 +38,7 @@ class MappedField:
     from_row: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MessageMapping:
     """All fields of a message and all columns of its table.
 
@@ -53,17 +55,19 @@ class MessageMapping:
     left_out: frozenset[str] = frozenset()
     filled_by_store: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that the fields fill."""
         return tuple(column for field in self.fields for column in field.columns)
 
     def to_columns(self, message: Any) -> Values:
         """Return the values of the columns that the fields of a message fill."""
-        values: Values = {}
-        for field in self.fields:
-            values.update(zip(field.columns, field.to_columns(message), strict=True))
-        return values
+        return dict(zip(self.columns, self.values(message), strict=True))
+
+    def values(self, message: Any) -> tuple[object, ...]:
+        """Return the values that `to_columns` returns, in the order of `columns`."""
+        parts = [field.to_columns(message) for field in self.fields]
+        return tuple(chain.from_iterable(parts))
 
     def from_row(self, row: Any) -> Any:
         """Return the message of a row, without the fields that no column holds."""
@@ -193,7 +197,7 @@ SCORED_LEAF = MessageMapping(
         MappedField(
             name="score",
             columns=SCORE.columns,
-            to_columns=lambda scored: tuple(SCORE.to_columns(scored.score).values()),
+            to_columns=lambda scored: SCORE.values(scored.score),
             from_row=SCORE.from_row,
         ),
     ),
@@ -206,7 +210,7 @@ LEAF_SCORED = MessageMapping(
         MappedField(
             name="scored",
             columns=SCORED_LEAF.columns,
-            to_columns=lambda event: tuple(SCORED_LEAF.to_columns(event.scored).values()),
+            to_columns=lambda event: SCORED_LEAF.values(event.scored),
             from_row=SCORED_LEAF.from_row,
         ),
         _plain("verifier_id", "verifier"),
