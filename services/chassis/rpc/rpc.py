@@ -5,7 +5,6 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import grpc
@@ -87,8 +86,10 @@ async def serve(
     options = _server_options(most_bytes, most_calls)
     server = grpc.aio.server(interceptors=[*guard, ErrorInterceptor()], options=options)
     health = Health(liveness or Liveness())
-    for add in (partial(health_pb2_grpc.add_HealthServicer_to_server, health), *adders):
-        add(_ByName(server))
+    by_name: Any = _ByName(server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, by_name)
+    for add in adders:
+        add(by_name)
     if generic:
         server.add_generic_rpc_handlers(tuple(generic))
     if credentials is None:  # a port for other hosts does not describe itself
