@@ -1,4 +1,7 @@
-"""`python -m bench [NAME …]`: run the benches in turn; print tables, write bench/results."""
+"""`python -m bench [NAME …]`: run the benches in turn; print tables, write bench/results.
+
+`python -m bench claims [NAME …]` measures published claims instead (docs/claims.md).
+"""
 
 import importlib
 import os
@@ -35,11 +38,15 @@ LONG = (
 )  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 ONLY_WITH_CUDA = ("gpu",)
+CLAIMS = "claims"
 
 
 def main() -> None:
-    """Run the named benches, by default all that need no vLLM."""
+    """Run the named benches, by default all that need no vLLM; or measure claims."""
     torch_environment.settle(os.environ)
+    if sys.argv[1:2] == [CLAIMS]:
+        importlib.import_module("bench.claims.every").main(sys.argv[2:])
+        return
     wanted = sys.argv[1:] or NAMES
     known = (*NAMES, *LONG, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
     unknown = [name for name in wanted if name not in known]

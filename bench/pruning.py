@@ -5,7 +5,8 @@ arrol against random pruning: of the groups with right and wrong rollouts, those
     candidates need, summed over depths, and the kinds of steps that go on at a depth.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -100,26 +101,41 @@ def _ends(growth: Grown) -> set[str]:
 
 
 def _searched(changed: Mapping[str, Any]) -> tuple[float, float]:
+    searches = [searched(index, changed) for index in range(TREES // 8)]
+    kinds = [count for search in searches for count in search.kinds]
+    return float(np.mean([search.kv_tokens for search in searches])), float(np.mean(kinds))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Search of one tree.
+
+    kv_tokens: unique tokens of the candidates' paths, summed over depths
+    kinds: kinds of steps that go on, by depth
+    """
+
+    kv_tokens: int
+    kinds: Sequence[int]
+
+
+def searched(index: int, changed: Mapping[str, Any], width: int = WIDTH) -> Searched:
+    """Search a tree with some settings of ets changed."""
     settings = {
-        "width": WIDTH,
+        "width": width,
         "step": 4,
         "delimiter": ".",
         "depth": 8,
         "temperature": 1.0,
         **changed,
     }
-    memory, kinds = [], []
-    for index in range(TREES // 8):
-        grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
-        search = Search(
-            Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), WIDTH
-        )
-        search.growth.start(search.grow())
-        search.growth.plan()
-        memory.append(sum(depth.kv_tokens for depth in search.depths))
-        for depth in search.depths:
-            going = [
-                n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None
-            ]
-            kinds.append(len({node.run.text[0] for node in going}))
-    return float(np.mean(memory)), float(np.mean(kinds))
+    grown = _grown("ets", settings, 40, index, {"chain": STEPS, "scores": LIKED})
+    search = Search(
+        Ets(**settings), Growth(GrowthView(grown.tree, 0, 40), GrowthBudget(), Draws(0)), width
+    )
+    search.growth.start(search.grow())
+    search.growth.plan()
+    kinds = []
+    for depth in search.depths:
+        going = [n for n in depth.candidates if grown.tree.at(n.id, len(n.run.last), 0) is not None]
+        kinds.append(len({node.run.text[0] for node in going}))
+    return Searched(sum(depth.kv_tokens for depth in search.depths), kinds)

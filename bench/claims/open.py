@@ -1,0 +1,65 @@
+"""Claims without a measurement, and what one would take."""
+
+from collections.abc import Sequence
+
+from bench.claims.claim import NO_COMPARISON, UNMEASURED, Claim, Finding, Tell
+from bench.harness.kept import Cell
+
+
+def _said(ours: str, verdict: str) -> Tell:
+    def tell(cells: Sequence[Cell]) -> Finding:
+        return Finding(ours=ours, verdict=verdict, on="–")
+
+    return tell
+
+
+CLAIMS = (
+    Claim(
+        name="arrol-vote",
+        system="ARRoL (arXiv 2603.24840)",
+        says="up to +8.3 points by votes that its head weights",
+        tell=_said("evaluations take no head scores, and no vote is counted", UNMEASURED),
+    ),
+    Claim(
+        name="dots-replay",
+        system="DOTS with replay (arXiv 2506.05316)",
+        says="−23 to −62 % time to equal accuracy",
+        tell=_said("the recipe runs; no bench has run it to an accuracy", UNMEASURED),
+    ),
+    Claim(
+        name="ets-vote",
+        system="ETS (arXiv 2502.13575)",
+        says="a vote weighted by step scores keeps the accuracy of REBASE",
+        tell=_said("no vote is counted over a tree's leaves", UNMEASURED),
+    ),
+    Claim(
+        name="scope",
+        system="SCOPE (arXiv 2602.24110)",
+        says="diversity +13.5 % against replacing whole answers",
+        tell=_said("a right chain has one text, so its right answers cannot differ", NO_COMPARISON),
+    ),
+    Claim(
+        name="dart",
+        system="DART-GUI (arXiv 2509.23866)",
+        says="42.1 % on OSWorld, five levers together",
+        tell=_said("there is no desktop environment here; the levers act", NO_COMPARISON),
+    ),
+    Claim(
+        name="echo",
+        system="ECHO (arXiv 2602.02150)",
+        says="+0.6 to +12.4 points over test-time RL on a majority's labels",
+        tell=_said("the recipe runs; no bench has compared it with `ttrl`", UNMEASURED),
+    ),
+    Claim(
+        name="otr",
+        system="OTR (arXiv 2509.26313)",
+        says="better than SFT on expert rows",
+        tell=_said("labels are the policy's own right answers: no expert rows", UNMEASURED),
+    ),
+    Claim(
+        name="dars-b",
+        system="DARS-B (arXiv 2508.13755)",
+        says="Pass@1 and Pass@K rise with large batches",
+        tell=_said("the recipe runs; no bench has compared it with `dars`", UNMEASURED),
+    ),
+)
