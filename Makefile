@@ -100,8 +100,9 @@ bench: model ## measure; prints tables and writes bench/results/*/latest.json
 	$(BIN)/python -m bench
 
 .PHONY: bench-pages
-bench-pages: $(STAMP) ## write the tables of docs/benchmarks and docs/seconds-to-90.svg from bench/results
+bench-pages: $(STAMP) ## write what docs show of bench/results: tables, claims and pictures
 	$(BIN)/python -m bench.pages
+	$(BIN)/python -m bench.claims.page
 	$(BIN)/python -m bench.pictures
 
 .PHONY: recipe-page

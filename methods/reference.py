@@ -79,7 +79,7 @@ def used_by(recipe: Recipe) -> set[tuple[str, str]]:
         "filter": recipe.scorers,
         "control": [recipe.control.curriculum],
         "rooms": [recipe.control.rooms],
-        "replay": [recipe.replay.policy] if recipe.replay else [],
+        "replay": [recipe.replay.policy] if recipe.replay and recipe.replay.fraction else [],
         "optimise": [recipe.optimise.advantage],
     }
     return {(axis, name) for axis in names for name in names[axis]}

@@ -17,10 +17,8 @@ import numpy as np
 from banyan.credit import group as groups
 from banyan.credit import stats
 from banyan.credit.group_arrays import group_arrays
-from banyan.credit.stats import Floats
 from banyan.plugins import Advantages, GroupTrees
-from banyan.plugins import checks as shared
-from methods.advantages import checks
+from methods.advantages import checks, overlong
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,9 @@ class Dapo:
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        shared.whole(self, ("longest",), 0, 2**31)
-        shared.whole(self, ("buffer",), 0, self.longest)
-        checks.within("factor", self.factor, 0, 1000)
+        overlong.check(self)
         checks.flag("dynamic_sampling", self.dynamic_sampling)
         checks.epsilon(self.epsilon)
-        if bool(self.longest) != bool(self.buffer):
-            raise ValueError(
-                f"longest {self.longest} and buffer {self.buffer} need each other; 0 and 0 for no "
-                "penalty"
-            )
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per scored leaf."""
@@ -61,15 +52,10 @@ class Dapo:
         arrays = group_arrays(group)
         if self.longest:
             lengths_L = arrays.along(arrays.trained_S.astype(np.float64))
-            rewards_L = rewards_L + penalty(lengths_L, self.longest, self.buffer, self.factor)
+            over_L = overlong.penalty(lengths_L, self.longest, self.buffer, self.factor)
+            rewards_L = rewards_L + over_L
         value_L = np.zeros(len(rewards_L))
         value_L[arrays.scored_L] = stats.standardised(
             rewards_L[arrays.scored_L], epsilon=self.epsilon
         )
         return arrays.leaf_valued(value_L)
-
-
-def penalty(lengths_L: Floats, longest: int, buffer: int, factor: float = 1.0) -> Floats:
-    """Return the number, at most 0, that an answer's length adds to its reward."""
-    over_L = (lengths_L - (longest - buffer)) / buffer
-    return -np.clip(over_L, 0.0, 1.0) * factor

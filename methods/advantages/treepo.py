@@ -10,6 +10,10 @@ holds more than one scored leaf, and with `require_spread` only if their rewards
 that ends without a fork makes no new subtree, so that a segment cut by a policy change alters no
 advantage. `whiten` has the batch stage whiten over all trained tokens of the batch, as in the
 published recipe.
+
+With `longest` and `buffer` overlong answers lose reward, as in DAPO (Yu et al. 2025, arXiv
+2503.14476). Groups that teach nothing are left out by their rewards before that, as the published
+filter does: a recipe over-samples by as many groups more in a batch.
 """
 
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ from banyan.credit import group as groups
 from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import EQUAL, Floats
 from banyan.plugins import Advantages, GroupTrees
-from methods.advantages import checks
+from methods.advantages import checks, overlong
 
 
 @dataclass(frozen=True)
@@ -30,16 +34,23 @@ class TreePO:
     weighting: weights of a leaf's comparisons: average or group_size
     require_spread: whether subtrees without a spread are left out
     whiten: whether the batch is whitened
+    longest: longest answer, sampled tokens
+    buffer: tokens before it in which the penalty grows; 0 for no penalty
+    factor: largest penalty
     """
 
     weighting: str = "average"
     require_spread: bool = False
     whiten: bool = True
+    longest: int = 0
+    buffer: int = 0
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         checks.one_of("weighting", self.weighting, ("average", "group_size"))
         checks.flag("require_spread", self.require_spread)
         checks.flag("whiten", self.whiten)
+        overlong.check(self)
 
     def estimate(self, group: GroupTrees) -> Advantages:
         """Return one advantage per scored leaf."""
@@ -51,6 +62,10 @@ class TreePO:
 
     def _values(self, arrays: GroupArrays) -> Floats:
         reward_L = np.where(arrays.scored_L, arrays.rewards_L, 0.0)
+        if self.longest:
+            lengths_L = arrays.along(arrays.trained_S.astype(np.float64))
+            shorter_L = overlong.penalty(lengths_L, self.longest, self.buffer, self.factor)
+            reward_L = np.where(arrays.scored_L, reward_L + shorter_L, 0.0)
         mean_S = arrays.mean_leaves(reward_L)
         size_S = arrays.paths_S.astype(np.float64)
         size_S[arrays.prompt_S] = arrays.scored_L.sum()

@@ -12,6 +12,7 @@ from banyan.recipe import Recipe
 from banyan.recipe_loader import group_scorers
 from banyan.recipe_loader.load import load
 from banyan.segment import Kind
+from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import System, system
@@ -35,6 +36,16 @@ SETTINGS: dict[
     },
     "latr": {"width": 8, "tau_abs": 0.0, "tau_rel": 1.0, "chunk": 2, "ages": [3, 5]},
 }
+SETTINGS["echo-whole"] = SETTINGS["echo"]
+ACTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("treepo", "treepo-eager", "treepo-whole", "tree-grpo"), ("forks",)),
+    **dict.fromkeys(("rose", "eptree", "echo", "latr"), ("forks",)),
+    "echo-whole": ("forks", "part/majority/majority_ratio"),
+    "ttrl": ("part/majority/majority_ratio",),
+    "arrol": ("ends_discarded",),
+    "ets": ("forks", "kv_tokens"),
+}
+"""Metrics of a step that show that a recipe's method acts, by recipe."""
 
 CONTROL: dict[str, dict[str, Any]] = {  # of a cycle of four groups
     name: {"curriculum_settings": {"references": 2}} for name in ("dots", "dots-replay")
@@ -88,6 +99,14 @@ def scorers(database: Path, run_id: str, purpose: int) -> set[str]:
     return distinct(database, run_id, "scorer", where)
 
 
+def largest(database: Path, run_id: str, metric: str) -> float:
+    """Return the largest value of a metric over a run's steps."""
+    query = "select published from policies where run_id = ? and step > 0"
+    rows = sqlite3.connect(database).execute(query, (run_id,)).fetchall()
+    published = [events_pb2.PolicyPublished.FromString(data) for (data,) in rows]
+    return max(policy.metrics[metric] for policy in published)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[System, Any]]:
     """Yield a system that runs one recipe after the other, and the tiny run that each changes."""
@@ -125,3 +144,6 @@ async def test_a_recipe_runs_end_to_end(made: tuple[System, dict[str, Any]], fil
     assert kinds == {int(Kind.PROMPT), int(Kind.POLICY)} | (
         {int(Kind.FORCED)} if file.stem in SETTINGS else set()
     )
+    for metric in ACTS.get(file.stem, ()):
+        assert largest(database, run_id, metric) > 0, f"{metric}: the method does not act"
+    assert (largest(database, run_id, "forks") > 0) == ("forks" in ACTS.get(file.stem, ()))

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from banyan.segment import Kind, Origin
+from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults.audit import audit
 from tests.faults.harness import system
@@ -64,5 +65,9 @@ async def test_failed_answers_are_repaired_and_trained_on(tmp_path: Path) -> Non
             " not l.listed and l.finished"
         )
         (left_out,) = db.execute(dropped).fetchone()
+        published = db.execute("select published from policies where step > 0").fetchall()
+    metrics = [events_pb2.PolicyPublished.FromString(data).metrics for (data,) in published]
+    assert sum(step["repairs"] for step in metrics) >= left_out
+    assert 0 < sum(step["repairs_taken"] for step in metrics) <= left_out
     assert forced == [(int(Kind.FORCED), int(Origin.TEACHER), "7")]
     assert listed == [(WIDTH,)] and left_out > 0, "a repair stands in the place of what failed"

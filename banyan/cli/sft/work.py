@@ -59,6 +59,7 @@ def run(
     record = {
         **identity(recipe, base),
         "source": source.facts(),
+        "objective": warm_start.objective(recipe.optimise)[0],
         "settings": settings.facts() | {"dtype": str(dtype).removeprefix("torch.")},
         **sizes(train, held, planned),
         "loss": loss_facts(losses, measured="held-out" if held_parts else "training"),

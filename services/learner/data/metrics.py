@@ -13,7 +13,7 @@ from banyan.credit.group import lesson_missing, rewards_of
 from banyan.segment import Finish, Kind, Segment
 from banyan.tree import Leaf
 from banyan.view import TreeView
-from services.learner.data import tool_metrics
+from services.learner.data import tool_metrics, tree_metrics
 from services.learner.data.credit import Credit
 
 AGES = (  # first age, last age, name
@@ -37,6 +37,7 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
     replayed: ids of the trees that replay added.
     """
     views = [view for credit in credits for view in credit.group.trees]
+    fresh = [view for view in views if view.tree.tree_id not in replayed]
     return (
         _reward_variance(credits)
         | _largest_advantage(credits)
@@ -44,7 +45,8 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
         | _lengths(views)
         | _scoring(views)
         | tool_metrics.of_views(views)
-        | _ages([view for view in views if view.tree.tree_id not in replayed], age)
+        | tree_metrics.of_views(fresh)
+        | _ages(fresh, age)
         | _replay_share(credits, replayed)
     )
 

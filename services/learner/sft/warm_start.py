@@ -1,12 +1,14 @@
 """Supervised steps with the learner's own trainer: −log π of the trained tokens, their mean.
 
 This is REINFORCE with advantage 1 on tokens of a teacher, so packing, masks, AdamW, clipping and
-the schedule are those of reinforcement learning.
+the schedule are those of reinforcement learning. A recipe with the loss `otr` has its own loss on
+them: one-token rollouts on rows of an expert (OTR, arXiv 2509.26313).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -20,6 +22,7 @@ from services.learner.packing.unroll import TreePart
 from services.learner.training import trainer as training
 from services.learner.training.trainer import Trainer
 
+OF_LABELS = "otr"  # a loss that is made for labels
 WARMUP_SHARE = 0.1  # of the steps; then the rate falls linearly to 0
 
 
@@ -65,21 +68,30 @@ def trainer_of(
 ) -> Trainer:
     """Return a trainer of `steps` steps.
 
-    optimise: the recipe's, for what bounds memory
+    optimise: the recipe's, for its objective and what bounds memory
     adapter: to be trained instead of the model's own weights
     """
     if adapter is not None:
         model = lora.attach(model, adapter, seed)
-    own = Optimise(
-        loss="reinforce",
-        learning_rate=learning_rate,
-        warmup_steps=round(WARMUP_SHARE * steps),
-        decay_steps=steps,
-        tokens_per_row=optimise.tokens_per_row,
-        recompute=optimise.recompute,
-        lora=adapter,
+    loss, settings = objective(optimise)
+    own = Optimise.model_validate(
+        {
+            "loss": loss,
+            "loss_settings": settings,
+            "learning_rate": learning_rate,
+            "warmup_steps": round(WARMUP_SHARE * steps),
+            "decay_steps": steps,
+            "tokens_per_row": optimise.tokens_per_row,
+            "recompute": optimise.recompute,
+            "lora": adapter,
+        }
     )
     return Trainer(model, own, dtype, seed)
+
+
+def objective(optimise: Optimise) -> tuple[str, Mapping[str, Any]]:
+    """Return the loss on labels, with its settings: the recipe's if that is of labels."""
+    return (OF_LABELS, optimise.loss_settings) if optimise.loss == OF_LABELS else ("reinforce", {})
 
 
 def teach(

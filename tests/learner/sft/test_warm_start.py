@@ -58,6 +58,22 @@ def test_the_loss_falls_and_the_folder_computes_what_was_trained(
     assert record["weights"]["bytes"] == (tmp_path / "out" / checkpoint.MODEL).stat().st_size
 
 
+def test_a_recipe_of_labels_has_its_own_loss_on_the_rows(tiny_folder: Path) -> None:
+    """OTR weighs a label by its probability under the softened policy, so unlikely ones less."""
+    plain, labels = Optimise(), Optimise(loss="otr", loss_settings={"kappa": 1.3, "beta": 0.0})
+    assert warm_start.objective(plain) == ("reinforce", {})
+    assert warm_start.objective(Optimise(loss="gspo")) == ("reinforce", {})
+    planned = batches.batches(parts(), 64, 0, epochs=1, steps=STEPS)
+    first = []
+    for optimise in (plain, labels):
+        model, dtype = warm_start.load(tiny_folder, Resources(dtype="float32"), 1)
+        trainer = warm_start.trainer_of(model, optimise, dtype, steps=STEPS, learning_rate=3e-2)
+        losses = warm_start.teach(trainer, planned, parts())
+        assert losses.after < losses.before
+        first.append(losses.by_step[0])
+    assert 0 < first[1] < 0.5 * first[0]
+
+
 def test_one_seed_gives_the_same_weights_and_another_one_others(tiny_folder: Path) -> None:
     first, second, other = (weights(tiny_folder, seed=seed) for seed in (1, 1, 2))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -14,6 +14,7 @@ from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from methods.advantages.treepo import TreePO
 from services.learner.data import credit
+from tests.methods.advantages.planting import leaf, leaves, planted
 
 
 def group(*views: TreeView) -> GroupTrees:
@@ -73,6 +74,18 @@ def test_treepo_compares_in_each_subtree(
 def test_treepo_may_skip_subtrees_without_a_spread(forest: Any) -> None:
     leaf_L = TreePO(require_spread=True).estimate(group(forest.two_level([1, 0, 0, 0]))).leaf_G_L[0]
     np.testing.assert_allclose(leaf_L, (0.625, -0.375, -0.25, -0.25))
+
+
+def test_treepo_takes_reward_from_overlong_answers_and_leaves_constant_groups_out() -> None:
+    trees = [
+        planted([leaf(r, tokens=n) for r, n in ((1, 10), (right, 9), (right, 1))]).view
+        for right in (0, 1)
+    ]
+    found = leaves(TreePO(longest=10, buffer=2, whiten=False), trees[0])
+    np.testing.assert_allclose(found, (1 / 6, -1 / 3, 1 / 6), atol=1e-9)  # of 0, -½ and 0
+    assert TreePO(longest=10, buffer=2).estimate(GroupTrees("g", [trees[1]])).skip
+    with pytest.raises(ValueError, match="need each other"):
+        TreePO(longest=10)
 
 
 def test_treepo_ignores_a_cut_that_is_no_fork(forest: Any) -> None:

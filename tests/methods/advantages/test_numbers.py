@@ -11,7 +11,7 @@ from banyan.credit.group_arrays import group_arrays
 from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.view import TreeView
-from methods.advantages import dapo, episodes, otr, sage_skill, xrpo
+from methods.advantages import episodes, otr, overlong, sage_skill, xrpo
 from methods.advantages.dapo import Dapo
 from methods.advantages.grpo import Grpo
 from methods.advantages.mc_grpo import McGrpo, centred_on_median
@@ -289,7 +289,7 @@ def without_entropies(view: TreeView) -> TreeView:
 
 def test_overlong() -> None:
     np.testing.assert_allclose(
-        dapo.penalty(np.array([80.0, 90, 100, 200]), 100, 20), (0, -0.5, -1, -1)
+        overlong.penalty(np.array([80.0, 90, 100, 200]), 100, 20), (0, -0.5, -1, -1)
     )
 
 

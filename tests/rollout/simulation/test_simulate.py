@@ -43,6 +43,7 @@ CANNOT_PAY = {
     # Stopped samples cost tokens and are no leaves; the others share their prompt.
     "arrol": ["no-fork"],
     "echo": ["short-answers"],
+    "echo-whole": ["short-answers"],
     "eptree": ["short-answers"],
     "ets": ["nothing-saved", "short-answers"],  # each step is sampled `width` times
     "latr": ["short-answers"],
@@ -50,6 +51,7 @@ CANNOT_PAY = {
     "tree-grpo": ["short-answers"],
     "treepo": ["short-answers"],  # they save 35 %, of leaves that are much alike
     "treepo-eager": ["short-answers"],
+    "treepo-whole": ["short-answers"],
 }
 # Those without: `calculator` forks behind answers of a tool, and saves 6 % on paths of 40 tokens;
 # the trees of the others named here fork inside answers of 24 to 192 tokens.
@@ -57,7 +59,7 @@ CANNOT_PAY = {
 # or growth budget decide where samples go, which no simulation tells.
 PAYS = {"calculator", "extraction", "mmath", "programs", "quickstart", "word-problems"}
 # Recipes with forks whose estimator compares whole leaves.
-PER_LEAF = {"calculator", "echo", "latr", "scope", "tree-grpo"}
+PER_LEAF = {"calculator", "echo", "echo-whole", "latr", "scope", "tree-grpo"}
 BASE = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
 
 

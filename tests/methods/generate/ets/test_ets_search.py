@@ -20,6 +20,7 @@ from methods.generate.coroutine_policy import Growth
 from methods.generate.ets.meaning import embeddings
 from methods.generate.ets.policy import Ets
 from methods.generate.ets.search import Search, SelectionRule, decided
+from services.learner.data.tree_metrics import kv_tokens
 from services.rollout.growth.grower import Grower
 from tests.methods.generate.forests import Hand, asked, grow_anyhow
 from tests.rollout.growing import engine, grow, shape, spec, survivors
@@ -253,6 +254,17 @@ def searched(grower: Grower, policy: Ets) -> Search:
     search.growth.start(search.grow())
     assert search.growth.plan().done
     return search
+
+
+def test_the_metric_of_a_run_is_what_the_search_held() -> None:
+    same = 0
+    for seed in range(10):
+        grower = grow(spec(ETS, {**SMALL, "width": 8}, 40, seed), engine(STEPS))[0]
+        held = sum(depth.kv_tokens for depth in searched(grower, Ets(**SMALL, width=8)).depths)
+        measured = kv_tokens(grower.tree, list(grower.leaves))
+        assert measured >= held > 0, "and what of a last depth no width was left for"
+        same += measured == held
+    assert same >= 5
 
 
 def kinds(search: Search) -> float:
