@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from banyan import registry
 from bench.claims.claim import Claim, Finding, verdict
 from bench.claims.intervals import pairs
 from bench.harness.kept import Cell
-from methods.control.xrpo import Xrpo
 from services.gateway.allocation.growth_budgets import GrowthBudgets, TreeBudget
 
 PROMPTS, ROLLOUTS, START, MOST, REPEATS = 32, 16, 4, 64, 50
@@ -35,7 +35,8 @@ def measure(seed: int) -> Cell:
 
 def _allocated(chance_Q: np.ndarray, rng: np.random.Generator) -> list[TreeBudget]:
     """Return the trees of all prompts when their growth budgets are final."""
-    rule = GrowthBudgets(Xrpo(rollouts=ROLLOUTS), PROMPTS, MOST)
+    share = registry.build("rooms", "xrpo", {"rollouts": ROLLOUTS})
+    rule = GrowthBudgets(share, PROMPTS, MOST)
     trees = [_tree(q, (), START, rng.random(START) < p) for q, p in enumerate(chance_Q)]
     while any(tree.open for tree in trees):
         (grants,) = rule.grants(trees).values()
