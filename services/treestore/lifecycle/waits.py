@@ -37,7 +37,7 @@ _REFUSED = (
 )
 
 
-Tree = Row[Any]
+Tree = Row[Any, Any, Any, Any, Any]
 
 
 def ingested(connection: Connection, request: ts.AwaitIngestedRequest) -> ts.AwaitIngestedResponse:
