@@ -7,18 +7,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, select
+from sqlalchemy import Connection, Row, delete, select
 
-from banyan.errors import BanyanError, DeadlineMissed, InvalidInput, TemporaryError
+from banyan.errors import DeadlineMissed, InvalidInput, TemporaryError
 from services.chassis.rpc.health import Pulse
 from services.treestore.ingest.dead_letters import store as store_letters
 from services.treestore.loops.ports import Publisher
 from services.treestore.storage import schema
 from services.treestore.storage.database import Database
-from services.treestore.storage.sql import chunks
 from services.treestore.unit_of_work import dead_letters
 
 log = logging.getLogger(__name__)
@@ -30,24 +28,15 @@ _PAUSE_S = 1.0
 _TURN_S = 180.0  # a read, or one publication with its deadline and a transaction
 _LETTERS_PAUSE_S = 30.0  # after the log took no letter
 _POLL_S = 5.0  # without a wake-up, as one may be lost
-_QUIET_S = 1.0  # without a new event, after which published rows are removed
-_MOST_PUBLISHED = 64  # rows that wait to be removed, and go out again after a crash
-_LEAVE_S = 2.0
 _IS_LETTER = schema.outbox.c.subject.like("dead.%")
-_EVENTS = (
-    select(schema.outbox)
-    .where(~_IS_LETTER, schema.outbox.c.n > bindparam("after"))
-    .order_by(schema.outbox.c.n)
-    .limit(_BATCH)
-)
+_EVENTS = select(schema.outbox).where(~_IS_LETTER).order_by(schema.outbox.c.n).limit(_BATCH)
 _LETTERS = select(schema.outbox).where(_IS_LETTER).order_by(schema.outbox.c.n).limit(_LETTERS_BATCH)
-_REMOVE = delete(schema.outbox).where(schema.outbox.c.n.in_(bindparam("keys", expanding=True)))
 Rows = Sequence[Row[Any]]
 
 
-def read_events(connection: Connection, after: int = 0) -> Rows:
-    """Return the oldest events with higher numbers than `after`."""
-    return connection.execute(_EVENTS, {"after": after}).all()
+def read_events(connection: Connection) -> Rows:
+    """Return the oldest events."""
+    return connection.execute(_EVENTS).all()
 
 
 def read_letters(connection: Connection) -> Rows:
@@ -55,23 +44,18 @@ def read_letters(connection: Connection) -> Rows:
     return connection.execute(_LETTERS).all()
 
 
-def read_all(connection: Connection, after: int) -> tuple[Rows, Rows]:
-    """Return the oldest events after a number, and the oldest dead letters."""
-    return read_events(connection, after), read_letters(connection)
+def read_all(connection: Connection) -> tuple[Rows, Rows]:
+    """Return the oldest events, and the oldest dead letters."""
+    return read_events(connection), read_letters(connection)
 
 
-def remove(connection: Connection, numbers: Sequence[int]) -> None:
+def remove(connection: Connection, numbers: list[int]) -> None:
     """Remove published events."""
-    for chunk in chunks(numbers):
-        connection.execute(_REMOVE, {"keys": chunk})
+    connection.execute(delete(schema.outbox).where(schema.outbox.c.n.in_(numbers)))
 
 
 class Outbox:
     """The publisher of the outbox's rows, woken after each commit that recorded some.
-
-    Published rows are removed together, once there are many or no event comes: a transaction of
-    their own for each event would cost more than the event. After a crash they go out again, in
-    order, under the same ids.
 
     published: newest sequence by the first token of the subject; it decreases after a wipe of the
         log
@@ -83,7 +67,6 @@ class Outbox:
         self._wake = asyncio.Event()
         self._wake.set()  # drained at start
         self._letters_after = 0.0
-        self._published_rows: list[int] = []  # their numbers; all older events are removed
         self.pulse = Pulse("outbox")
         self.published: dict[str, int] = {}
 
@@ -95,11 +78,12 @@ class Outbox:
         """Publish until cancelled."""
         self.pulse.beat("the first look", _TURN_S)
         while True:
-            woken = await self._woken(_QUIET_S if self._published_rows else _POLL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await self._wake.wait()
+            self._wake.clear()
             self.pulse.beat("a look", _TURN_S)
             try:
-                if not woken:
-                    await self.remove_published()
                 await self._publish_all()
             except TemporaryError as error:
                 # The database: events that were published go out again, under the same ids.
@@ -107,53 +91,26 @@ class Outbox:
                 await asyncio.sleep(_PAUSE_S)
                 self._wake.set()
 
-    async def _woken(self, timeout_s: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        woken = self._wake.is_set()
-        self._wake.clear()
-        return woken
-
     async def _publish_all(self) -> None:
-        after = self._last_published()
-        events, letters = await self._database.read(lambda c: read_all(c, after))
+        events, letters = await self._database.read(read_all)
         while await self.publish_events(events) == _BATCH:
-            after = self._last_published()
-            events = await self._database.read(partial(read_events, after=after))
+            events = await self._database.read(read_events)
         await self.publish_letters(letters)
-
-    def _last_published(self) -> int:
-        return self._published_rows[-1] if self._published_rows else 0
-
-    async def remove_published(self) -> None:
-        """Remove the rows of published events. Raises TemporaryError; then they still wait."""
-        numbers = self._published_rows
-        if numbers:
-            await self._database.write(lambda c: remove(c, numbers))
-            self._published_rows = []
-
-    async def leave(self) -> None:
-        """Remove the rows of published events a last time, unless the database is away."""
-        with contextlib.suppress(BanyanError, TimeoutError):
-            async with asyncio.timeout(_LEAVE_S):
-                await self.remove_published()
 
     async def publish_events(self, rows: Rows) -> int:
         """Publish events, and return the number of those that were acknowledged."""
-        sent = 0
+        sent: list[int] = []
         try:
             for part in _concurrent(rows):
                 self.pulse.beat("publishing", _TURN_S)
                 await asyncio.gather(*(self._publish(row) for row in part))
-                sent += len(part)
-                self._published_rows += [row.n for row in part]
+                sent += [row.n for row in part]
         except DeadlineMissed as missed:
-            log.warning("the log takes no events: %s; %d wait", missed, len(rows) - sent)
+            log.warning("the log takes no events: %s; %d wait", missed, len(rows) - len(sent))
             self._wake.set()
-        if len(self._published_rows) >= _MOST_PUBLISHED:
-            await self.remove_published()
-        return sent
+        if sent:
+            await self._database.write(lambda c: remove(c, sent))
+        return len(sent)
 
     async def publish_letters(self, rows: Rows) -> int:
         """Publish dead letters, and return the number of those that were acknowledged.

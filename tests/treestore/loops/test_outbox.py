@@ -50,47 +50,8 @@ async def test_events_go_out_in_order(world: World) -> None:
     log = Log()
     subjects = ["train.r.batch", "growth.r", "growth.r", "train.r.policy", "lineage.r.closed"]
     _put(world, *subjects)
-    outbox = Outbox(world.database, log)
-    assert await outbox.publish_events(world.database.query(read_events)) == 5
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 5
     assert [s for s, _ in log.said] == subjects
-    await outbox.remove_published()
-    assert not world.rows(schema.outbox)
-
-
-async def test_rows_of_published_events_go_together_and_none_goes_out_twice(
-    world: World, eventually
-) -> None:
-    log, removals = Log(), []
-    outbox, write = Outbox(world.database, log), world.database.write
-
-    async def counted(work):
-        removals.append(work)
-        return await write(work)
-
-    world.database.write = counted
-    task = asyncio.ensure_future(outbox.run())
-    for number in range(5):
-        _put(world, "train.r.batch")
-        outbox.wake()
-        await eventually(lambda number=number: len(log.said) == number + 1)
-    assert len(removals) <= 1, "a slow machine may have been quiet for a moment once"
-    await eventually(lambda: not world.rows(schema.outbox))
-    assert len(removals) <= 2 and len(log.said) == 5
-    _put(world, *["train.r.batch"] * 70)  # their numbers may be those of removed rows
-    outbox.wake()
-    await eventually(lambda: len(log.said) == 75 and not world.rows(schema.outbox))
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def test_rows_of_published_events_are_removed_at_the_end(world: World, eventually) -> None:
-    log = Log()
-    outbox = Outbox(world.database, log)
-    _put(world, "train.r.batch")
-    await outbox.publish_events(world.database.query(read_events))
-    assert len(world.rows(schema.outbox)) == 1, "it waits for others"
-    await outbox.leave()
     assert not world.rows(schema.outbox)
 
 
@@ -114,8 +75,7 @@ async def test_events_wait_for_the_log_and_are_drained_at_start(world: World, ev
 async def test_an_event_that_cannot_go_out_holds_up_nobody(world: World) -> None:
     log = Log()
     _put(world, "train.r.batch", "forbidden", "train.r.policy")
-    outbox = Outbox(world.database, log)
-    assert await outbox.publish_events(world.database.query(read_events)) == 3
+    assert await Outbox(world.database, log).publish_events(world.database.query(read_events)) == 3
     assert [s for s, _ in log.said] == ["train.r.batch", "train.r.policy"]
     assert world.one(schema.dead).stream == "OUTBOX"
 
@@ -136,7 +96,7 @@ async def test_a_database_that_cannot_write_for_a_while_stops_nothing(
     monkeypatch.setattr(world.database, "write", full)
     task = asyncio.ensure_future(outbox.run())
     await eventually(lambda: not world.rows(schema.outbox), 30.0)
-    assert len(log.said) == 1
+    assert len(log.said) == 2 and len(set(log.said)) == 1  # the broker drops the second by its id
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -153,7 +113,6 @@ async def test_letters_that_the_log_does_not_take_hold_up_no_event(world: World)
         "growth.r",
         "lineage.r.closed",
     ]
-    await outbox.remove_published()
     assert (
         await outbox.publish_letters(world.database.query(read_letters)) == 0
         and len(world.rows(schema.outbox)) == 300
