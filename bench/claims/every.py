@@ -9,11 +9,11 @@ from bench.claims import (
     ets,
     latr,
     mc_grpo,
-    open,
     packing,
     redundancy,
     saving,
     throughput,
+    without_figures,
     xrpo,
 )
 from bench.claims.claim import KEPT, Claim
@@ -30,7 +30,7 @@ CLAIMS: Sequence[Claim] = (
     latr.CLAIM,
     ets.CLAIM,
     mc_grpo.CLAIM,
-    *open.CLAIMS,
+    *without_figures.CLAIMS,
 )
 
 

@@ -22,7 +22,7 @@ from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 
 _SEARCHED = 8  # trees that are read whole in search of a reason
-_CURVE, LEVEL = 48, 5  # characters of the curve; steps of a level
+_CURVE, _LEVEL = 48, 5  # characters of the curve; steps of a level
 _LONGEST = 60  # characters of a text in the shown tree
 
 
@@ -127,7 +127,7 @@ def reward_curve(rewards: Sequence[float]) -> str:
     """Return a line with the mean reward of each step; empty for fewer than two."""
     if len(rewards) < 2:
         return ""
-    first, last = ([*part] for part in (rewards[:LEVEL], rewards[-LEVEL:]))
+    first, last = ([*part] for part in (rewards[:_LEVEL], rewards[-_LEVEL:]))
     return (
         f"{curve(thinned(rewards, _CURVE))}  {fmean(first):.3f} in the first {len(first)} of"
         f" {len(rewards)} steps, {fmean(last):.3f} in the last"

@@ -17,7 +17,7 @@ def taught(
 
     Of the newest few trees whose mean reward is neither the least nor the most that there was, it
     is the one with the most different credits, the newest of equals. If no branch of these got
-    another credit than its siblings, the newest scored tree is returned, and its title says so.
+    another credit than its siblings, or none is known, it is the newest scored tree.
 
     summaries: newest first
     credits: returns how many different advantages a tree's branches have
@@ -30,5 +30,5 @@ def taught(
     counts = [(credits(summary), summary) for summary in between[:SEARCHED]]
     most = max(count for count, _ in counts)
     if most < 2:
-        return "a tree (its branches have equal credit)", scored[0]
+        return "the newest tree", scored[0]
     return "a tree that it learned from", next(s for count, s in counts if count == most)

@@ -54,7 +54,7 @@ CLAIMS = (
         name="otr",
         system="OTR (arXiv 2509.26313)",
         says="better than SFT on expert rows",
-        tell=_said("labels are the policy's own right answers: no expert rows", UNMEASURED),
+        tell=_said("`banyan sft otr --rows` runs; no bench has compared it with SFT", UNMEASURED),
     ),
     Claim(
         name="dars-b",
