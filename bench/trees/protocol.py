@@ -32,7 +32,12 @@ RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
 CONTROL = "iid-gigpo"  # credit by step without trees
 TREES = ("forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
 OTHERS = (*TREES, CONTROL)
-WIDENED: Mapping[str, Sequence[Setting]] = {}
+_FEWEST = tuple(Setting(32, 4, rate) for rate in RATES)
+WIDENED: Mapping[str, Sequence[Setting]] = {
+    "forks-grpo": _FEWEST,
+    "forks-outcome": _FEWEST,
+    "iid-grpo": _FEWEST,  # its best is inside; a rival is tried with no fewer settings
+}
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
 
 
