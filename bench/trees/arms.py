@@ -73,6 +73,7 @@ class Arm:
     generate: part of the recipe, from the task and the leaves of a prompt
     advantage: estimator
     advantage_settings: settings of it
+    changes: parts of the recipe beside these
     facts: what is known of a tree beside its rewards
     """
 
@@ -81,6 +82,7 @@ class Arm:
     advantage: str
     advantage_settings: Mapping[str, Any] = field(default_factory=dict)
     facts: Callable[[Tree], Facts] = no_facts
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def iid(task: Task, leaves: int) -> dict[str, Any]:
@@ -118,6 +120,31 @@ def entropy(task: Task, leaves: int) -> dict[str, Any]:
     return {"policy": "rose", "settings": {"width": leaves, "metric": "entropy"}}
 
 
+def likely_forks(task: Task, leaves: int) -> dict[str, Any]:
+    """Grow TreeRL's trees: chains, each forked where its own token was least likely."""
+    settings = {"chains": leaves // 4, "forks": 3, "rounds": 1, "continuations": 1}
+    return {"policy": "eptree", "settings": settings}
+
+
+def lookahead(task: Task, leaves: int) -> dict[str, Any]:
+    """Grow LATR's tree; a chain behind another result differs from it in two letters of six."""
+    alike = {"edit_distance": 0.2, "suffix": 1.0, "rouge": 1.0}
+    settings = {"width": leaves, "preset": "math", "chunk": STEP, "ages": [STEP, 2 * STEP], **alike}
+    return {"policy": "latr", "settings": settings}
+
+
+def staged(task: Task, leaves: int) -> dict[str, Any]:
+    """Grow DARS's samples: more of them where few are right."""
+    settings = {"width": leaves // 2, "max_width": 2 * leaves, "schedule": "equal"}
+    return {"policy": "dars", "settings": settings}
+
+
+def widened(task: Task, leaves: int) -> dict[str, Any]:
+    """Grow ECHO's tree, whose width follows entropy."""
+    settings = {"width": leaves, "chains": leaves // 4, "segment": STEP, "min_depth": 1}
+    return {"policy": "echo", "settings": settings}
+
+
 ARMS = {
     arm.name: arm
     for arm in (
@@ -137,6 +164,10 @@ ARMS = {
         Arm("treepo", waves, "treepo"),
         Arm("tree-grpo", chain_and_sides, "tree-grpo"),
         Arm("rose", entropy, "rose"),
+        Arm("eptree", likely_forks, "treerl"),
+        Arm("latr", lookahead, "grpo", changes={"allow_truncated_sampling": True}),
+        Arm("dars", staged, "grpo", {"scale": "none"}),
+        Arm("echo", widened, "echo"),
     )
 }
 
@@ -169,5 +200,6 @@ def recipe(arm: Arm, task: Task, setting: Setting, seed: int) -> Recipe:
             "eval": {"max_rows": HELD_OUT},
             "resources": {"max_branches": 512, "kv_tokens": 1 << 18, "dtype": "float32"},
             "seed": seed,
+            **arm.changes,
         }
     )

@@ -26,12 +26,17 @@ SEEDS: Mapping[Task, Sequence[int]] = {
     Task(32): range(5),
     Task(16, LAST): range(5),
 }
+LONGEST = max(task.operations for task in SEEDS)
 CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
 CONTROL = "iid-gigpo"  # credit by step without trees
 TREES = ("forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
 OTHERS = (*TREES, CONTROL)
+SCREENED = ("rose", "eptree", "latr", "dars", "echo")
+"""Recipes that are only looked at: one setting, few seeds."""
+SCREEN = Setting(8, 16, RATES[1])
+SCREEN_SEEDS = range(3)
 _FEWEST = tuple(Setting(32, 4, rate) for rate in RATES)
 WIDENED: Mapping[str, Sequence[Setting]] = {
     "forks-grpo": _FEWEST,
@@ -140,13 +145,65 @@ def spent(cell: Cell, what: str = "sampled") -> Spent:
     return Spent(float(cell["points"][-1][what]), censored=True)
 
 
+def tree(get: Get) -> str | None:
+    """Return the trees that answer for the bar: those whose best setting costs the least.
+
+    None while runs are missing.
+    """
+    found = {name: best(tuning(name), get) for name in TREES}
+    there = {name: cost[0] for name, cost in found.items() if cost is not None}
+    return min(there, key=lambda name: there[name]) if len(there) == len(TREES) else None
+
+
+def matched(get: Get) -> list[Wanted]:
+    """Return the runs that tune those trees to the tokens of an update of the rival's.
+
+    As many prompts as sample as much with the trees' best leaves, over all rates; nothing while
+    runs are missing.
+    """
+    first, name = rival(get), tree(get)
+    sides = [(arm, tuned(arm, get)) for arm in (first, name) if arm is not None]
+    if len(sides) < 2:
+        return []
+    taken: list[float] = []
+    for arm, setting in sides:
+        if setting is None:
+            return []
+        cells = [get(Wanted(ARMS[arm], MAIN, setting, seed)) for seed in TUNING]
+        ends = [cell["points"][-1] for cell in cells if cell is not None]
+        taken.append(sum(e["sampled"] for e in ends) / sum(e["updates"] for e in ends))
+    arm, setting = sides[1]
+    assert setting is not None
+    groups = round(setting.groups * taken[0] / taken[1])
+    return _runs(arm, [Setting(groups, setting.leaves, rate) for rate in RATES])
+
+
+def matched_runs(get: Get) -> list[Wanted]:
+    """Return those trees' reported runs at equal tokens an update, if their rate is chosen."""
+    runs = matched(get)
+    found = best(runs, get) if runs else None
+    if found is None:
+        return []
+    return [Wanted(runs[0].arm, MAIN, found[1], seed) for seed in SEEDS[MAIN]]
+
+
+def screened(get: Get) -> list[Wanted]:
+    """Return the runs of the screen, which depend on no other."""
+    return [Wanted(ARMS[n], MAIN, SCREEN, seed) for n in SCREENED for seed in SCREEN_SEEDS]
+
+
 def reported(get: Get) -> Iterator[Wanted]:
-    """Yield the runs that are reported, as far as their settings are chosen."""
-    first = rival(get)
+    """Yield the runs that are reported, as far as their settings are chosen.
+
+    The longest task has three arms: the rival, credit by step without trees, and the trees that
+    answer for the bar.
+    """
+    first, best_tree = rival(get), tree(get)
     names = [first, *OTHERS] if first is not None else OTHERS
     settings = {name: tuned(name, get) for name in names}
     for task, seeds in SEEDS.items():
         for seed in seeds:
             for name, setting in settings.items():
-                if setting is not None:
+                few = task.operations == LONGEST and name not in (first, CONTROL, best_tree)
+                if setting is not None and not few:
                     yield Wanted(ARMS[name], task, setting, seed)

@@ -5,7 +5,17 @@ from typing import Any
 
 from bench.trees import protocol
 from bench.trees.arms import RATES, SHAPES, Setting
-from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, TUNING, Wanted
+from bench.trees.protocol import (
+    CONTROL,
+    MAIN,
+    OTHERS,
+    RIVALS,
+    SEEDS,
+    TREES,
+    TUNING,
+    WIDENED,
+    Wanted,
+)
 
 GOOD = Setting(8, 16, RATES[1])
 
@@ -17,7 +27,7 @@ def _cells(costs: Callable[[Wanted], float | None]) -> Callable[[Wanted], Any]:
         cost = costs(wanted)
         ends = (0.95, 0.95) if cost is not None else (0.1, 0.6)
         points = [
-            {"accuracy": accuracy, "sampled": cost if cost is not None else 1000}
+            {"accuracy": accuracy, "sampled": cost if cost is not None else 1000, "updates": 10}
             for accuracy in ends
         ]
         return {"points": points, "cap": 1000}
@@ -27,9 +37,10 @@ def _cells(costs: Callable[[Wanted], float | None]) -> Callable[[Wanted], Any]:
 
 def test_every_arm_is_tried_with_the_same_settings_and_never_on_reported_seeds() -> None:
     grids = {name: protocol.grid(name) for name in (*RIVALS, *OTHERS)}
-    assert all(len(grid) == len(SHAPES) * len(RATES) == 9 for grid in grids.values())
-    assert all(grid == grids["iid-grpo"] for grid in grids.values())
-    assert all(s.groups * s.leaves == 128 for s in grids["iid-grpo"])
+    assert all(len(grid[:9]) == len(SHAPES) * len(RATES) == 9 for grid in grids.values())
+    assert all(grid[:9] == grids["iid-grpo"][:9] for grid in grids.values())
+    assert all(s.groups * s.leaves == 128 for grid in grids.values() for s in grid)
+    assert all(set(grids[name][9:]) <= set(grids["iid-grpo"]) for name in WIDENED)
     assert not set(TUNING) & {seed for seeds in SEEDS.values() for seed in seeds}
     assert (len(SEEDS[MAIN]), {len(s) for t, s in SEEDS.items() if t != MAIN}) == (10, {5})
 
@@ -70,6 +81,54 @@ def test_nothing_is_chosen_while_a_run_is_missing() -> None:
     assert protocol.rival(lacking) is None
     assert {w.arm.name for w in protocol.reported(lacking)} == set(OTHERS)
     assert {w.arm.name for w in protocol.reported(whole)} == {"iid-grpo", *OTHERS}
+
+
+def _by_arm(**costs: float) -> Callable[[Wanted], Any]:
+    return _cells(lambda wanted: costs.get(wanted.arm.name.replace("-", "_"), 500.0))
+
+
+def test_the_longest_task_has_three_arms() -> None:
+    runs = protocol.reported(_by_arm(treepo=100, iid_grpo=200))
+    longest = {w.arm.name for w in runs if w.task.operations == protocol.LONGEST}
+    assert longest == {"iid-grpo", CONTROL, "treepo"}
+
+
+def test_the_trees_of_the_bar_are_chosen_when_all_trees_are_tuned() -> None:
+    whole = _by_arm(treepo=100)
+
+    def lacking(wanted: Wanted) -> Any:
+        return None if wanted == protocol.tuning(TREES[-1])[-1] else whole(wanted)
+
+    assert (protocol.tree(whole), protocol.tree(lacking)) == ("treepo", None)
+
+
+def test_equal_tokens_scale_the_prompts_and_tune_the_rate_on_the_tuning_seeds() -> None:
+    get = _by_arm(treepo=100, iid_grpo=250)
+    tuned = protocol.tuned("treepo", get)
+    assert tuned is not None
+    runs = protocol.matched(get)
+    assert {w.seed for w in runs} == set(TUNING)
+    assert {w.setting for w in runs} == {
+        Setting(round(tuned.groups * 2.5), tuned.leaves, rate) for rate in RATES
+    }
+    final = protocol.matched_runs(get)
+    assert [w.seed for w in final] == list(SEEDS[MAIN])
+    assert {w.arm.name for w in final} == {"treepo"}
+
+
+def test_equal_tokens_wait_for_what_they_scale_by() -> None:
+    whole = _by_arm(treepo=100)
+
+    def lacking(wanted: Wanted) -> Any:
+        return None if wanted == protocol.tuning(TREES[-1])[-1] else whole(wanted)
+
+    assert (protocol.matched(lacking), protocol.matched_runs(lacking)) == ([], [])
+
+
+def test_the_screen_has_its_own_seeds_and_one_setting() -> None:
+    runs = protocol.screened(lambda wanted: None)
+    assert not {w.seed for w in runs} & set(TUNING)
+    assert {w.setting for w in runs} == {protocol.SCREEN}
 
 
 def test_what_a_run_spent_is_a_bound_where_it_did_not_get_there() -> None:

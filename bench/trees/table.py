@@ -1,0 +1,202 @@
+"""The table of the experiment `trees`: what each arm spent, and ratios to independent samples."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from bench.harness.kept import Cell
+from bench.harness.record import Headline, Table
+from bench.harness.table import Result
+from bench.trees import course, figures, protocol
+from bench.trees.arms import WHOLE, Setting, Task
+from bench.trees.figures import Ratio, Spent
+from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, Get, Wanted
+
+COLUMNS = (
+    "task",
+    "arm",
+    "prompts × leaves @ rate",
+    "seeds (there)",
+    "sampled tokens",
+    "the rival's over it",
+    "95 %",
+    "p (Holm)",
+    "accuracy at the end",
+    "prefilled",
+    "trained",
+    "updates",
+    "positions",
+    "occupancy",
+    "processor s",
+)
+LEAST_RATIO, LEAST_GAIN, LEAST_SURE_GAIN = 1.15, 25.0, 10.0
+
+
+@dataclass
+class Compared(Result):
+    """Result with one line for each arm and task.
+
+    lines: values in the order of COLUMNS
+    heads: figures for the overview
+    """
+
+    lines: list[list[str | float]] = field(default_factory=list)
+    heads: list[Headline] = field(default_factory=list)
+
+    def save(self) -> None:
+        """Print the lines too, and write them."""
+        for line in self.lines:
+            print("  " + " | ".join(f"{c:,.4g}" if isinstance(c, float) else c for c in line))
+        super().save()
+
+    def table(self) -> Table:
+        """Make the table of the lines."""
+        made = super().table()
+        return replace(made, columns=COLUMNS, rows=self.lines, headline=self.heads)
+
+
+def table(get: Get) -> Compared:
+    """Return what the cells that are there say."""
+    result = Compared("trees")
+    rival, tree = protocol.rival(get), protocol.tree(get)
+    result.notes += _tuning(get)
+    if rival is None:
+        result.notes.append("the estimator of independent samples is not chosen yet")
+        return result
+    said = tree or "not chosen yet, as runs are missing"
+    result.notes.append(f"the rival is {rival}; the trees that answer for the bars: {said}")
+    reported = list(protocol.reported(get))
+    for task in SEEDS:
+        runs = _there([w for w in reported if w.task == task], get)
+        _compare(result, _title(task), rival, runs, get)
+        if rival in runs and tree in runs:
+            _bars(result, task, runs[rival], runs[tree], tree, get)
+    main = _there([w for w in reported if w.task == MAIN and w.arm.name == rival], get)
+    equal = _there(protocol.matched_runs(get), get)
+    _compare(result, f"{_title(MAIN)}, equal tokens an update", rival, main | equal, get)
+    screen = _there(protocol.screened(get), get)
+    _compare(result, f"{_title(MAIN)}, screen", rival, main | screen, get)
+    return result
+
+
+Runs = Mapping[str, Sequence[Wanted]]
+
+
+def _there(wanted: Sequence[Wanted], get: Get) -> dict[str, list[Wanted]]:
+    """Return the runs that are measured, by arm."""
+    runs: dict[str, list[Wanted]] = {}
+    for one in wanted:
+        if get(one) is not None:
+            runs.setdefault(one.arm.name, []).append(one)
+    return runs
+
+
+def _cells(runs: Sequence[Wanted], get: Get) -> list[Cell]:
+    return [cell for one in runs if (cell := get(one)) is not None]
+
+
+def _title(task: Task) -> str:
+    return f"K = {task.operations}, {'whole chain' if task.right == WHOLE else 'last digit'}"
+
+
+def _compare(result: Compared, title: str, rival: str, runs: Runs, get: Get) -> None:
+    """Add the lines of a comparison, the rival's first."""
+    others = [name for name in runs if name != rival]
+    if not others or rival not in runs:
+        return
+    spent = {name: [protocol.spent(cell) for cell in _cells(runs[name], get)] for name in runs}
+    sure = [name for name in others if min(len(spent[name]), len(spent[rival])) > 1]
+    ratios = {name: figures.ratio(spent[rival], spent[name]) for name in sure}
+    adjusted = dict(zip(sure, figures.holm([ratios[name].p for name in sure]), strict=True))
+    for name in (rival, *others):
+        setting, ratio = runs[name][0].setting, ratios.get(name)
+        against = _against(ratio, adjusted.get(name, math.nan))
+        cells = _cells(runs[name], get)
+        result.lines.append([title, name, _shape(setting), *_line(spent[name], cells, against)])
+
+
+def _against(ratio: Ratio | None, p: float) -> list[str | float]:
+    """Return the ratio's values of a line."""
+    if ratio is None:
+        return ["–", "–", "–"]
+    estimate = f"{ratio.estimate:.2f}{'' if ratio.exact else ' (a bound)'}"
+    return [estimate, f"{ratio.low:.2f} to {ratio.high:.2f}", f"{p:.2g}"]
+
+
+def _line(
+    spent: Sequence[Spent], cells: Sequence[Cell], against: list[str | float]
+) -> list[str | float]:
+    """Return the values of an arm on a task, behind its setting."""
+    there = sum(not run.censored for run in spent)
+    mean = math.exp(fmean(math.log(run.value) for run in spent))
+    accuracy = 100 * fmean(cell["points"][-1]["accuracy"] for cell in cells)
+    ends = [_end(cell) for cell in cells]
+    of = {what: fmean(end[what] for end in ends) for what in ends[0] if what != "rows"}
+    return [
+        f"{len(cells)} ({there})",
+        f"{'' if there == len(cells) else '> '}{mean:,.0f}",
+        *against,
+        f"{accuracy:.1f} %",
+        of["prefilled"],
+        of["trained"],
+        of["updates"],
+        of["positions"],
+        of["branches"] / of["positions"] if of["positions"] else 0.0,
+        of["processor_s"],
+    ]
+
+
+def _end(cell: Cell) -> dict[str, Any]:
+    """Return the point at which a run was there, or its last one."""
+    there = course.reached(cell)
+    points: list[dict[str, Any]] = cell["points"]
+    return next((point for point in points if point["sampled"] == there), points[-1])
+
+
+def _bars(
+    result: Compared,
+    task: Task,
+    rival: Sequence[Wanted],
+    tree: Sequence[Wanted],
+    name: str,
+    get: Get,
+) -> None:
+    """Add the figures of the bars."""
+    first, second = _cells(rival, get), _cells(tree, get)
+    if min(len(first), len(second)) < 2:
+        return
+    if task == MAIN:
+        ours, theirs = ([protocol.spent(cell) for cell in cells] for cells in (second, first))
+        found = figures.ratio(theirs, ours)
+        what = f"{_title(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
+        target, met = f"at least {LEAST_RATIO}", found.low >= LEAST_RATIO
+        shown = f"{found.low:.2f} of {found.estimate:.2f}"
+        result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+    elif task.operations == protocol.LONGEST:
+        ends = [[100 * c["points"][-1]["accuracy"] for c in cells] for cells in (second, first)]
+        gain, low, high = figures.difference(ends[0], ends[1])
+        what = f"{_title(task)}: accuracy at the cap, {name} over {rival[0].arm.name}"
+        target = f"at least {LEAST_GAIN:.0f} points, surely {LEAST_SURE_GAIN:.0f}"
+        met = gain >= LEAST_GAIN and low > LEAST_SURE_GAIN
+        shown = f"{gain:+.1f} points ({low:+.1f} to {high:+.1f})"
+        result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+
+
+def _tuning(get: Get) -> list[str]:
+    """Return each arm's best setting, with its geometric mean over the tuning seeds."""
+    notes = []
+    for name in (*RIVALS, *OTHERS):
+        runs = [wanted for wanted in protocol.tuning(name) if get(wanted) is not None]
+        whole = [w for w in runs if sum(w.setting == other.setting for other in runs) > 1]
+        best = protocol.best(whole, get) if whole else None
+        if best is not None:
+            of = len({wanted.setting for wanted in whole})
+            mean = f"{math.exp(best[0]):,.0f} tokens"
+            notes.append(f"tuned {name}: {_shape(best[1])}, {mean}, of {of} settings")
+    return notes
+
+
+def _shape(setting: Setting) -> str:
+    return f"{setting.groups} × {setting.leaves} @ {setting.rate:g}"

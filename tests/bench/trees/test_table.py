@@ -1,0 +1,89 @@
+"""What the table of the experiment says of made runs."""
+
+from typing import Any
+
+import pytest
+
+from bench.trees import protocol
+from bench.trees.protocol import LONGEST, MAIN, SEEDS, Wanted
+from bench.trees.table import COLUMNS, Compared, table
+
+SPENT = {"prefilled": 3, "trained": 5, "positions": 10, "branches": 40, "processor_s": 2.5}
+
+
+def _run(tokens: float, accuracy: float = 0.95) -> dict[str, Any]:
+    """Return a run whose third point is the first of two right ones, or one that is not there."""
+    ends = (0.2, 0.5, accuracy, accuracy)
+    points = [
+        {"accuracy": a, "sampled": tokens * n / 3, "updates": 7 * n, "seconds": 1.0, "rows": 512}
+        | SPENT
+        for n, a in enumerate(ends, 1)
+    ]
+    return {"points": points, "cap": 1000}
+
+
+def _get(wanted: Wanted) -> dict[str, Any]:
+    spread = 1 + wanted.seed % 3 / 10
+    if wanted.task.operations == LONGEST and wanted.arm.name == "iid-grpo":
+        return _run(1000, 0.3 + wanted.seed / 100)
+    return _run({"treepo": 200.0, "iid-grpo": 400.0}.get(wanted.arm.name, 500.0) * spread)
+
+
+def _line(result: Compared, title: str, arm: str) -> dict[str, Any]:
+    [line] = [line for line in result.lines if line[:2] == [title, arm]]
+    return dict(zip(COLUMNS, line, strict=True))
+
+
+def test_an_arm_has_a_line_with_what_it_spent_until_it_was_there() -> None:
+    line = _line(table(_get), "K = 16, whole chain", "treepo")
+    assert line["seeds (there)"] == "10 (10)"
+    assert line["sampled tokens"] == "217"  # geometric mean of 200, 220, 240 over ten seeds
+    assert line["the rival's over it"] == "2.00"
+    assert (line["updates"], line["occupancy"], line["processor s"]) == (21, 4.0, 2.5)
+
+
+def test_runs_that_are_not_there_are_bounds() -> None:
+    line = _line(table(_get), f"K = {LONGEST}, whole chain", "iid-grpo")
+    assert line["seeds (there)"] == "5 (0)"
+    assert line["sampled tokens"].startswith("> ")
+    assert line["accuracy at the end"] == "32.0 %"
+    assert (
+        "bound"
+        in _line(table(_get), f"K = {LONGEST}, whole chain", "treepo")["the rival's over it"]
+    )
+
+
+def test_bars_are_about_the_lower_bound_and_the_gain() -> None:
+    ratio, gain = table(_get).heads
+    assert (ratio.target, ratio.met) == ("at least 1.15", True)
+    assert ratio.figure.endswith("of 2.00")
+    assert gain.figure.startswith("+63.0 points")
+    assert gain.met
+
+
+def test_a_bar_is_missed_where_the_lower_bound_is_below() -> None:
+    def close(wanted: Wanted) -> dict[str, Any]:
+        spread = 1 + wanted.seed % 3 / 2
+        return _run({"treepo": 320.0, "iid-grpo": 400.0}.get(wanted.arm.name, 500.0) * spread)
+
+    ratio = table(close).heads[0]
+    assert ratio.met is False
+
+
+@pytest.mark.parametrize("missing", ["iid-rloo", "treepo"])
+def test_nothing_is_compared_before_it_is_chosen(missing: str) -> None:
+    def lacking(wanted: Wanted) -> dict[str, Any] | None:
+        return None if wanted.arm.name == missing else _get(wanted)
+
+    result = table(lacking)
+    assert not result.heads
+    arms = {line[1] for line in result.lines}
+    assert missing not in arms
+    assert bool(arms) == (missing != "iid-rloo")
+
+
+def test_the_screen_and_equal_tokens_have_lines_of_their_own() -> None:
+    titles = [line[0] for line in table(_get).lines]
+    assert titles.count("K = 16, whole chain, screen") == 1 + len(protocol.SCREENED)
+    assert titles.count("K = 16, whole chain, equal tokens an update") == 2
+    assert len(SEEDS[MAIN]) == 10
