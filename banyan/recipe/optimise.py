@@ -62,6 +62,7 @@ class Optimise(Part):
             "lora",
             "max_not_finite",
             "minibatches",
+            "most_groups",
             "recompute",
             "schedule",
         }
@@ -74,6 +75,9 @@ class Optimise(Part):
     entropy_quantile: Annotated[float, Field(ge=0, lt=1.0)] = 0.0
     """Share of a group's steps whose advantage becomes 0: those of the lowest entropy (DART: 0.2);
     0 for none. Needs an engine that records entropies."""
+    most_groups: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Groups of a batch that are trained on at most: the first of those that teach (TreePO: a third
+    of the sampled ones); 0 for all of them."""
     loss: Literal[
         "ppo-clip", "reinforce", "decoupled", "gspo", "cispo", "echo-clip", "otr", "dpo"
     ] = "ppo-clip"

@@ -87,6 +87,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         _check_replay(recipe.replay)
     _check_learned_head(recipe, policy)
     _check_rooms(recipe, policy)
+    _check_groups(recipe)
     _check_estimator(recipe, policy)
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:
@@ -179,6 +180,16 @@ def _check_adapters(recipe: Recipe) -> None:
         raise InvalidInput(
             f"optimise.lora.rank {lora.rank} is above resources.engine_settings.lora_rank {most}; "
             "raise that"
+        )
+
+
+def _check_groups(recipe: Recipe) -> None:
+    """Raise InvalidInput if a cap on the groups of a step can never act."""
+    most, batch = recipe.optimise.most_groups, recipe.control.groups_per_batch
+    if most >= batch:
+        raise InvalidInput(
+            f"optimise.most_groups {most} never acts on a batch of control.groups_per_batch "
+            f"{batch}: set it below, or to 0"
         )
 
 

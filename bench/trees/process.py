@@ -240,6 +240,7 @@ class InProcess:
             targets=self._targets,
             minibatches=optimise.minibatches,
             entropy_quantile=optimise.entropy_quantile,
+            most_groups=optimise.most_groups,
         )
 
     def _publish(self, step: int) -> None:

@@ -137,6 +137,7 @@ class BatchPreparer:
                 how.estimator,
                 replay.none_stale,
                 how.entropy_quantile,
+                how.most_groups,
             )
         )
 

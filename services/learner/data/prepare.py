@@ -23,6 +23,7 @@ from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import credit as credits_module
 from services.learner.data import from_store, metrics, replay, score_metrics, step_mask
+from services.learner.data import most_groups as most_groups_module
 from services.learner.data.credit import Credit, Floats, ScoredTree, Stale
 from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import LeafObservations
@@ -61,6 +62,7 @@ def build_lesson(
     minibatches: int = 1,
     pack: Pack = packing.pack,
     entropy_quantile: float = 0.0,
+    most_groups: int = 0,
 ) -> Lesson:
     """Estimate advantages and pack the paths of the groups that teach.
 
@@ -72,8 +74,9 @@ def build_lesson(
     minibatches: minibatches that the teaching groups are dealt to, in order; no group is divided.
     pack: turns parts of trees into sequences.
     entropy_quantile: share of a group's steps that are masked.
+    most_groups: groups that are trained on at most; 0 for all that teach.
     """
-    credits = batch_advantages(groups, estimator, stale, entropy_quantile)
+    credits = batch_advantages(groups, estimator, stale, entropy_quantile, most_groups)
     by_group = [list(_parts(credit, policy, budget, observations, targets)) for credit in credits]
     packed = [pack(parts, budget) for parts in _minibatches(by_group, minibatches)]
     return Lesson(
@@ -89,14 +92,17 @@ def batch_advantages(
     estimator: Estimator,
     stale: Stale,
     entropy_quantile: float = 0.0,
+    most_groups: int = 0,
 ) -> list[Credit]:
     """Return the advantages of a batch's groups, as a step trains on them.
 
-    Estimated, whitened or shaped as the estimator asks, and the surest steps masked.
+    Estimated, those beyond the most groups skipped, whitened or shaped as the estimator asks, and
+    the surest steps masked.
     """
-    credits = [
+    estimated = [
         credits_module.estimate(group_id, trees, estimator, stale) for group_id, trees in groups
     ]
+    credits = most_groups_module.capped(estimated, most_groups)
     return step_mask.masked(credits_module.over_batch(credits, estimator), entropy_quantile)
 
 
@@ -230,6 +236,7 @@ class Preparation:
     targets: tokens that the loss is taken on
     minibatches: optimizer steps that the groups are dealt to
     entropy_quantile: share of a group's steps that are masked
+    most_groups: groups that are trained on at most; 0 for all that teach
     trains_head: whether the trees teach the policy's value head
     """
 
@@ -240,6 +247,7 @@ class Preparation:
     targets: LossTargets = PATHS
     minibatches: int = 1
     entropy_quantile: float = 0.0
+    most_groups: int = 0
     trains_head: bool = False
 
     def with_kl_subtracted(self, groups: replay.Groups) -> list[tuple[str, list[ScoredTree]]]:
@@ -306,6 +314,7 @@ def prepare(
         minibatches=how.minibatches,
         pack=how.pack,
         entropy_quantile=how.entropy_quantile,
+        most_groups=how.most_groups,
     )
     sampling = metrics.of_batch(lesson.credits, age, {tree.tree_id for tree in replayed})
     scores = score_metrics.of_trees(batch.messages)

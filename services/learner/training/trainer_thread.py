@@ -162,6 +162,7 @@ class TorchThread:
             targets=trainer.loss.targets,
             minibatches=optimise.minibatches,
             entropy_quantile=optimise.entropy_quantile,
+            most_groups=optimise.most_groups,
             trains_head=optimise.head is not None,
         )
 
