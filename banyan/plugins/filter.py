@@ -92,7 +92,13 @@ UNCONFINED: Mapping[str, str] = {
     "length": "methods.filter.length:Length",
     "tool-calls": "methods.filter.tool_calls:ToolCalls",
 }
-UNCONFINED_GROUPS: Mapping[str, str] = {"majority": "methods.filter.majority:Majority"}
+UNCONFINED_GROUPS: Mapping[str, str] = {
+    "majority": "methods.filter.majority:Majority",
+    "vote": "methods.filter.vote:Vote",
+    "head-vote": "methods.filter.head_vote:HeadVote",
+}
+VOTE, HEAD_VOTE = "vote", "head-vote"
+"""Scorers that an evaluation with `eval.votes` adds: of each row one answer wins."""
 # Scorers of Banyan's own whose pure code runs there, too, and asks for runs of foreign programs,
 # which the verifier's jail runs.
 EXAMINERS: Mapping[str, str] = {"code": "methods.filter.code:Code"}
@@ -153,6 +159,9 @@ class GroupScorer(Protocol):
 
     Pure: the same completions get the same scores. Completions come by index of their tree and then
     from left to right; dropped trees have none.
+
+    A class that says `needs_heads = True` has, as a third argument, the last score of the policy's
+    learned head on each path, None where it has none.
     """
 
     name: str

@@ -9,7 +9,7 @@ from banyan.recipe.environment import Environment
 from banyan.recipe.filter import Filter
 from banyan.recipe.generate import Generate
 from banyan.recipe.logging import Logging
-from banyan.recipe.measure import Budget, Eval
+from banyan.recipe.measure import Budget, Eval, Votes
 from banyan.recipe.optimise import Head, Lora, Optimise
 from banyan.recipe.part import Part, Settings
 from banyan.recipe.replay import Replay
@@ -34,4 +34,5 @@ __all__ = [
     "Resources",
     "Settings",
     "Task",
+    "Votes",
 ]

@@ -14,7 +14,7 @@ from banyan.environments import renderers
 from banyan.errors import InvalidInput
 from banyan.plugins import traits
 from banyan.recipe import Recipe, Replay
-from banyan.recipe_loader import earnings, group_scorers, scorer_limits, yaml_text
+from banyan.recipe_loader import earnings, group_scorers, scorer_limits, votes, yaml_text
 from banyan.recipe_loader.errors import Place, Places, explained
 
 # Settings of tree policies that ask for growth budget; the rule that shares it relies on the
@@ -97,6 +97,7 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
             registry.build("filter", recipe.task.reward, {})
     with _named("optimise.loss_settings"):
         losses.check(recipe.optimise.loss, recipe.optimise.loss_settings)
+    votes.check(recipe)
     group_scorers.check(recipe, policy)
     scorer_limits.check(recipe)
     earnings.check(recipe, policy)

@@ -766,6 +766,8 @@ class EvalProgress(_message.Message):
     UNSCORABLE_FIELD_NUMBER: _builtins.int
     REWARD_SUM_FIELD_NUMBER: _builtins.int
     CORRECT_FIELD_NUMBER: _builtins.int
+    VOTES_FIELD_NUMBER: _builtins.int
+    HEAD_VOTES_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """Its label."""
     groups: _builtins.int
@@ -780,6 +782,16 @@ class EvalProgress(_message.Message):
     """Sum of the values."""
     correct: _builtins.int
     """Leaves whose value is at least 1."""
+    @_builtins.property
+    def votes(self) -> Global___Votes:
+        """Votes of each row's leaves, every leaf counting alike; absent before the first."""
+
+    @_builtins.property
+    def head_votes(self) -> Global___Votes:
+        """Votes of each row's leaves, each weighted by the policy's learned head; absent before the first,
+        as while the head is cold.
+        """
+
     def __init__(
         self,
         *,
@@ -790,14 +802,54 @@ class EvalProgress(_message.Message):
         unscorable: _builtins.int = ...,
         reward_sum: _builtins.float = ...,
         correct: _builtins.int = ...,
+        votes: Global___Votes | None = ...,
+        head_votes: Global___Votes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head_votes", b"head_votes", "votes", b"votes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "done", b"done", "groups", b"groups", "label", b"label", "reward_sum", b"reward_sum", "scored", b"scored", "unscorable", b"unscorable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "done", b"done", "groups", b"groups", "head_votes", b"head_votes", "label", b"label", "reward_sum", b"reward_sum", "scored", b"scored", "unscorable", b"unscorable", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EvalProgress: _TypeAlias = EvalProgress  # noqa: Y015
+
+@_typing.final
+class Votes(_message.Message):
+    """Votes of an evaluation: the answer that wins a row, against a leaf of the row drawn at random."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    VALUE_SUM_FIELD_NUMBER: _builtins.int
+    CORRECT_FIELD_NUMBER: _builtins.int
+    LEAF_VALUE_SUM_FIELD_NUMBER: _builtins.int
+    LEAF_CORRECT_SUM_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """Rows with a vote."""
+    value_sum: _builtins.float
+    """Sum of the winners' values."""
+    correct: _builtins.int
+    """Winners whose value is at least 1."""
+    leaf_value_sum: _builtins.float
+    """Sum of the mean values of these rows' leaves."""
+    leaf_correct_sum: _builtins.float
+    """Sum of the shares of these rows' leaves whose value is at least 1."""
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        value_sum: _builtins.float = ...,
+        correct: _builtins.int = ...,
+        leaf_value_sum: _builtins.float = ...,
+        leaf_correct_sum: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "leaf_correct_sum", b"leaf_correct_sum", "leaf_value_sum", b"leaf_value_sum", "rows", b"rows", "value_sum", b"value_sum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Votes: _TypeAlias = Votes  # noqa: Y015
 
 @_typing.final
 class DesiredProcess(_message.Message):

@@ -896,6 +896,7 @@ class LeafTranscript(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     completion: _builtins.str
@@ -910,6 +911,10 @@ class LeafTranscript(_message.Message):
     """Policy tokens on the path."""
     finish: _tree_pb2.SegmentFinish.ValueType
     """Finish of the last segment."""
+    head: _builtins.float
+    """Last score of the policy's learned head on the path, for scorers of groups that weigh leaves by
+    it; absent where the path has none.
+    """
     @_builtins.property
     def key(self) -> Global___LeafKey:
         """Leaf to score."""
@@ -939,12 +944,15 @@ class LeafTranscript(_message.Message):
         completion_tokens: _builtins.int = ...,
         finish: _tree_pb2.SegmentFinish.ValueType = ...,
         turns: _abc.Iterable[Global___Turn] | None = ...,
+        head: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_head", b"_head", "head", b"head", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "completion_tokens", b"completion_tokens", "finish", b"finish", "key", b"key", "messages_json", b"messages_json", "row_json", b"row_json", "run_id", b"run_id", "scorers", b"scorers", "traceparent", b"traceparent", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_head", b"_head", "completion", b"completion", "completion_tokens", b"completion_tokens", "finish", b"finish", "head", b"head", "key", b"key", "messages_json", b"messages_json", "row_json", b"row_json", "run_id", b"run_id", "scorers", b"scorers", "traceparent", b"traceparent", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__head: _TypeAlias = _typing.Literal["head"]  # noqa: Y015
+    _WhichOneofArgType__head: _TypeAlias = _typing.Literal["_head", b"_head"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__head) -> _WhichOneofReturnType__head | None: ...
 
 Global___LeafTranscript: _TypeAlias = LeafTranscript  # noqa: Y015
 

@@ -77,6 +77,8 @@ class GenerateSpec:
     stop: strings that end a path
     logit_bias: pairs of token id and the value added to its logit before the temperature
     environment: answers a path's actions; None for none
+    head: whether every sampled token has the score of the policy's learned head, also where the
+        tree policy asks for none
     """
 
     name: str
@@ -88,6 +90,7 @@ class GenerateSpec:
     stop: tuple[str, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     environment: EnvironmentSpec | None = None
+    head: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> "GenerateSpec":
@@ -121,7 +124,7 @@ class GenerateSpec:
         return cls(**fields_read)
 
     def to_json(self) -> str:
-        """Return the spec as text, without an empty logit bias."""
+        """Return the spec as text, without an empty logit bias or a head that is not asked for."""
         values: dict[str, Any] = {
             "name": self.name,
             "settings": dict(self.settings),
@@ -135,6 +138,8 @@ class GenerateSpec:
             values["logit_bias"] = [list(pair) for pair in self.logit_bias]
         if self.environment is not None:
             values["environment"] = self.environment.plain()
+        if self.head:
+            values["head"] = True
         return json.dumps(values)
 
     def sampling(self, seed: int) -> Sampling:
@@ -193,4 +198,5 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "stop": _texts,
     "logit_bias": _bias,
     "environment": EnvironmentSpec.of,
+    "head": bool,
 }

@@ -1,7 +1,7 @@
-"""Answers in completions, a helper of majority and choice: the text that equal answers share."""
+"""Answers in completions, a helper of scorers: the text that equal answers share."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from methods.filter import number
@@ -63,3 +63,16 @@ EXTRACTORS: Mapping[str, Callable[[str, str], str | None]] = {
     "tag": tag_of,
     "text": text_of,
 }
+
+
+def check(extract: str, take: str) -> None:
+    """Raise ValueError unless both settings are known."""
+    if extract not in EXTRACTORS:
+        raise ValueError(f"extract must be one of {', '.join(EXTRACTORS)}, got {extract!r}")
+    if take not in ("only", "last"):
+        raise ValueError(f"take must be only or last, got {take!r}")
+
+
+def of(completions: Sequence[str], extract: str, take: str) -> list[str | None]:
+    """Return the answer of each completion; None for one without."""
+    return [EXTRACTORS[extract](completion, take) for completion in completions]

@@ -4,6 +4,7 @@ White space at both ends does not count.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from banyan.plugins import Row, Scored, Unscorable, checks
 from methods.filter.seen import seen
@@ -13,6 +14,7 @@ from methods.filter.seen import seen
 class Exact:
     """Comparison of the whole completion with a field of the row."""
 
+    compares: ClassVar[str] = "text"
     answer: str = "answer"
     """Field of the row that holds the right text, or a whole number."""
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from banyan.digest import blake
 from banyan.plugins import Row, Scored
-from methods.filter.answers import EXTRACTORS
+from methods.filter import answers
 
 
 @dataclass(slots=True)
@@ -36,28 +36,23 @@ class Majority:
     version: str = field(default="3", init=False)
 
     def __post_init__(self) -> None:
-        if self.extract not in EXTRACTORS:
-            raise ValueError(
-                f"extract must be one of {', '.join(EXTRACTORS)}, got {self.extract!r}"
-            )
-        if self.take not in ("only", "last"):
-            raise ValueError(f"take must be only or last, got {self.take!r}")
+        answers.check(self.extract, self.take)
 
     def score_group(self, completions: Sequence[str], row: Row) -> list[Scored]:
         """Return 1 for the label, else 0, with the share of its votes and a number for its text."""
-        answers = [EXTRACTORS[self.extract](completion, self.take) for completion in completions]
-        label, ratio = vote(answers)
+        given = answers.of(completions, self.extract, self.take)
+        label, ratio = vote(given)
         parts = {"majority_ratio": ratio} | ({} if label is None else {"label_hash": hashed(label)})
-        return [Scored(float(label is not None and answer == label), parts) for answer in answers]
+        return [Scored(float(label is not None and answer == label), parts) for answer in given]
 
 
-def vote(answers: Sequence[str | None]) -> tuple[str | None, float]:
+def vote(given: Sequence[str | None]) -> tuple[str | None, float]:
     """Return the label, and its share of all answers; None and 0 without any."""
-    votes = Counter(answer for answer in answers if answer is not None)
+    votes = Counter(answer for answer in given if answer is not None)
     if not votes:
         return None, 0.0
     label, count = votes.most_common(1)[0]  # of equals the first
-    return label, count / len(answers)
+    return label, count / len(given)
 
 
 def hashed(label: str) -> float:

@@ -10,6 +10,7 @@ digit: ".5" is a half, and "is.5" is 5.
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from typing import ClassVar
 
 from banyan.plugins import Row, Scored, Unscorable, checks
 
@@ -25,6 +26,7 @@ _LONGEST = 64  # digits; longer numbers are no answer, and converting them costs
 class Number:
     """Comparison of the completion's only number with a field of the row."""
 
+    compares: ClassVar[str] = "number"
     answer: str = "answer"
     """Field of the row that holds the right number."""
     tolerance: float = 0.0

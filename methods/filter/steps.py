@@ -10,6 +10,7 @@ stands for a teacher who knows the solution.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from banyan.plugins import Repair, Row, Scored, Unscorable
 from methods.filter.number import Number
@@ -19,6 +20,8 @@ from methods.filter.number import Number
 class Steps:
     """Comparison of the completion's last number, and its steps, with fields of the row."""
 
+    compares: ClassVar[str] = "number"
+    take: ClassVar[str] = "last"
     answer: str = "answer"
     """Field of the row that holds the right number."""
     reference: str = "solution"

@@ -148,8 +148,9 @@ class GroupHandler:
                 )
             texts, row = [leaf.completion for leaf in leaves], row_of(leaves[0])
             turns = [leaf.turns for leaf in leaves]
+            heads = [leaf.head if leaf.HasField("head") else None for leaf in leaves]
             return await self._scoring.score_group(
-                specs[name], texts, row, run_id=run_id, turns=turns
+                specs[name], texts, row, run_id=run_id, turns=turns, heads=heads
             )
         except InvalidInput as error:
             return [exception_verdict(error)] * len(leaves)

@@ -156,15 +156,19 @@ class Scoring:
         *,
         run_id: str = "",
         turns: Sequence[Sequence[Turn]] = (),
+        heads: Sequence[float | None] = (),
     ) -> list[Verdict]:
         """Return a verdict on each completion of a group, scored together.
 
         run_id: run that the scores are for; "" for none.
         turns: answered actions of each path, as stored; empty if no path has any.
+        heads: last score of the learned head on each path, as stored; empty if no path has any.
         """
         began = time.monotonic()
         try:
             request = {"completions": completions, "row": row, "turns": [*map(plain_turns, turns)]}
+            if any(head is not None for head in heads):
+                request["heads"] = list(heads)
             verdicts = await self._score_group(spec, request, run_id)
         except InvalidInput as error:
             verdicts = [exception_verdict(error)] * len(completions)

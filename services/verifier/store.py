@@ -8,7 +8,7 @@ import grpc.aio
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Filter, Recipe
-from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader import group_scorers, votes
 from banyan.v1 import (
     events_pb2,
     runstore_service_pb2,
@@ -134,8 +134,9 @@ def specs_of(recipe_json: str) -> dict[str, ScorerSpec]:
         recipe = Recipe.model_validate_json(recipe_json)
     except ValueError as error:
         raise InvalidInput(f"the stored recipe is not one: {error}") from None
-    parts = {part.name: part for part in (*recipe.filter, *recipe.eval.filter)}
-    names = (*recipe.scorers, *recipe.eval_scorers)
+    counted = votes.scorers(recipe)
+    parts = {part.name: part for part in (*recipe.filter, *recipe.eval.filter, *counted)}
+    names = (*recipe.scorers, *recipe.eval_scorers, *(part.name for part in counted))
     return {name: spec_of(recipe, parts.get(name) or Filter(name=name)) for name in names}
 
 

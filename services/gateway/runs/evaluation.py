@@ -6,7 +6,7 @@ from typing import Literal
 
 from banyan.recipe import Recipe
 
-Kind = Literal["greedy", "sampled"]
+Kind = Literal["greedy", "sampled", "voted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Evaluation:
     """A measurement of one policy on the held-out rows, with one tree a row.
 
     when: before, after or step-N.
-    kind: greedy or sampled.
+    kind: greedy, sampled or voted.
     step: the policy's step.
     """
 
@@ -50,8 +50,14 @@ class Measured:
 
 
 def evaluations(recipe: Recipe, when: str, step: int) -> list[Evaluation]:
-    """Return the evaluations of one policy: greedy, and sampled if the recipe wants samples."""
-    kinds: list[Kind] = ["greedy", "sampled"] if recipe.eval.samples else ["greedy"]
+    """Return the evaluations of one policy: greedy, sampled if the recipe wants samples, and voted
+    if it wants votes.
+    """
+    kinds: list[Kind] = ["greedy"]
+    if recipe.eval.samples:
+        kinds.append("sampled")
+    if recipe.eval.votes is not None:
+        kinds.append("voted")
     return [Evaluation(when, kind, step) for kind in kinds]
 
 

@@ -13,7 +13,7 @@ from banyan.digest import tree_id
 from banyan.draws import key
 from banyan.plugins import Allocation
 from banyan.recipe import Recipe
-from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader import group_scorers, votes
 from banyan.recipe_loader.environment_spec import environment_of
 from banyan.v1 import tree_pb2
 from banyan.wire.generate_spec import GenerateSpec
@@ -107,6 +107,8 @@ class Opener:
     def evaluation(self, wanted: Evaluation) -> Iterator[tree_pb2.TreeSpec]:
         """Yield the trees of an evaluation: one for each measured held-out row."""
         count = evaluation.measured_rows(self.recipe, len(self.examples.held_out))
+        scored = self._eval_scorers(wanted)
+        grown = evaluation_json(self.recipe, wanted, self._longest_path)
         for ordinal, row in enumerate(self.examples.held_out[:count]):
             shared: dict[str, Any] = {
                 "purpose": tree_pb2.TREE_PURPOSE_EVAL,
@@ -116,15 +118,34 @@ class Opener:
                 "group_size": 1,
                 "min_step": wanted.step,
                 "max_step": wanted.step,
-                "generate_json": evaluation_json(self.recipe, wanted, self._longest_path),
+                "generate_json": grown,
+                **scored,
             }
             if self.recipe.deterministic:
                 shared |= {"wave": f"{self.run_id}/{wanted.label}", "wave_size": count}
             yield self._spec(self.examples.prompt(row), 0, shared)
 
+    def _train_scorers(self) -> dict[str, Any]:
+        return {
+            "scorers": self.recipe.scorers,
+            "scorer_weights": self.recipe.scorer_weights,
+            "group_scorers": self._group_scorers,
+        }
+
+    def _eval_scorers(self, wanted: Evaluation) -> dict[str, Any]:
+        """Return the scorers of an evaluation's leaves; those that count votes have no weight."""
+        names, weights = self.recipe.eval_scorers, self.recipe.eval_weights
+        counted = [part.name for part in votes.scorers(self.recipe)]
+        if wanted.kind != "voted":
+            return {"scorers": names, "scorer_weights": weights, "group_scorers": []}
+        return {
+            "scorers": [*names, *counted],
+            "scorer_weights": [*(weights or [1.0] * len(names)), *[0.0] * len(counted)],
+            "group_scorers": counted,
+        }
+
     def _spec(self, prompt: Prompt, index: int, shared: dict[str, Any]) -> tree_pb2.TreeSpec:
         tree = tree_id(self.run_id, shared["group_id"], prompt.digest, index)
-        evaluates = bool(shared.get("label"))
         tokens, digest = prompt_tokens.UNKNOWN
         if self._tokens:
             tokens, digest = self._tokens.digest(prompt.messages_json)
@@ -137,14 +158,11 @@ class Opener:
             messages_json=prompt.messages_json,
             prompt_tokens=tokens,
             prompt_digest=digest,
-            scorers=self.recipe.eval_scorers if evaluates else self.recipe.scorers,
-            scorer_weights=self.recipe.eval_weights if evaluates else self.recipe.scorer_weights,
-            group_scorers=[] if evaluates else self._group_scorers,
             # Below 2^63, for databases without unsigned integers.
             seed=key(self.recipe.seed, "tree", tree) >> 1,
             score_deadline_ms=round(self.recipe.control.score_deadline_s * 1000),
             max_claims=self.recipe.control.max_claims,
-            **shared,
+            **{**self._train_scorers(), **shared},
         )
 
 
@@ -175,8 +193,11 @@ def with_messages_before(messages_json: str, before: Sequence[Mapping[str, str]]
 def evaluation_json(recipe: Recipe, wanted: Evaluation, longest_path: int = 0) -> str:
     """Return the generation settings of an evaluation as JSON.
 
-    They ask for one greedy answer, or for independent samples at the recipe's temperature.
+    They ask for one greedy answer, for independent samples at the recipe's temperature, or for the
+    answers that vote.
     """
+    if wanted.kind == "voted":
+        return _voting_json(recipe, longest_path)
     greedy = wanted.kind == "greedy"
     return _json(
         recipe,
@@ -184,6 +205,20 @@ def evaluation_json(recipe: Recipe, wanted: Evaluation, longest_path: int = 0) -
         settings={"width": 1 if greedy else recipe.eval.samples},
         temperature=0.0 if greedy else recipe.generate.temperature,
         longest_path=longest_path,
+    )
+
+
+def _voting_json(recipe: Recipe, longest_path: int) -> str:
+    counted = recipe.eval.votes
+    assert counted is not None  # or nobody wants this evaluation
+    tree_policy, settings = votes.growth(recipe, counted)
+    return _json(
+        recipe,
+        tree_policy=tree_policy,
+        settings=settings,
+        temperature=recipe.generate.temperature,
+        longest_path=longest_path,
+        head=votes.every_token_scored(recipe, counted),
     )
 
 
@@ -195,6 +230,7 @@ def _json(
     temperature: float,
     max_new_tokens: int | None = None,
     longest_path: int,
+    head: bool = False,
 ) -> str:
     part, environment = recipe.generate, environment_of(recipe, longest_path)
     spec = GenerateSpec(
@@ -207,5 +243,6 @@ def _json(
         stop=tuple(part.stop),
         logit_bias=part.bias,
         environment=environment and replace(environment, words=model_words.of(recipe)),
+        head=head,
     )
     return spec.to_json()

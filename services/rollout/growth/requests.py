@@ -9,6 +9,7 @@ from banyan import order
 from banyan.draws import branch_key
 from banyan.plugins import Branch, Expansion
 from banyan.segment import IntTokens, Sampling
+from banyan.signals import Wanted
 from banyan.tree import Tree
 from services.rollout.engines.port import Request
 from services.rollout.growth.spec import GrowSpec
@@ -83,8 +84,14 @@ class RequestBuilder:
             acts=self._may_act(branch),
             order=(*self.order(branch.parent), branch.fork, branch.ordinal),
             forced=expansion.forced,
-            signals=expansion.signals,
+            signals=self._signals(expansion),
         )
+
+    def _signals(self, expansion: Expansion) -> Wanted:
+        """Return the signals of an expansion, and the head's score where the spec asks for it."""
+        if not self.spec.head or expansion.signals.head:
+            return expansion.signals
+        return replace(expansion.signals, head=True)
 
     def _may_act(self, branch: Branch) -> bool:
         """Return whether an action at a branch would be answered."""

@@ -38,6 +38,7 @@ class GrowSpec:
     spare: whether its group may be complete without it while it grows.
     name: name of its tree policy in the recipe.
     turns: the actions that a path may have; None without an environment.
+    head: whether every sampled token has the learned head's score, whatever the tree policy asks.
     traits: what its tree policy declares.
     """
 
@@ -58,6 +59,7 @@ class GrowSpec:
     spare: bool = False
     name: str = ""
     turns: Turns | None = None
+    head: bool = False
     traits: PolicyTraits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +115,7 @@ def from_wire(spec: tree_pb2.TreeSpec) -> GrowSpec:
         spare=spec.group_take > 0 or spec.HasField("last_step"),
         name=generate.name,
         turns=turns,
+        head=generate.head,
     )
 
 

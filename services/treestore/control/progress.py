@@ -67,6 +67,20 @@ def _samples(tally: TallyRow) -> rs.SampleCounts:
 
 
 def _evaluation(tally: TallyRow) -> rs.EvalProgress:
+    votes = rs.Votes(
+        rows=tally.votes,
+        value_sum=tally.vote_sum,
+        correct=tally.vote_correct,
+        leaf_value_sum=tally.vote_leaf_sum,
+        leaf_correct_sum=tally.vote_leaf_correct,
+    )
+    head_votes = rs.Votes(
+        rows=tally.head_votes,
+        value_sum=tally.head_vote_sum,
+        correct=tally.head_vote_correct,
+        leaf_value_sum=tally.head_vote_leaf_sum,
+        leaf_correct_sum=tally.head_vote_leaf_correct,
+    )
     return rs.EvalProgress(
         label=tally.label,
         groups=tally.prefix,
@@ -75,4 +89,6 @@ def _evaluation(tally: TallyRow) -> rs.EvalProgress:
         unscorable=tally.unscorable,
         reward_sum=tally.reward_sum,
         correct=tally.correct,
+        votes=votes if votes.rows else None,
+        head_votes=head_votes if head_votes.rows else None,
     )

@@ -1,9 +1,11 @@
 """Ends of trees: closed, dropped or consumed, with their effects on groups, sums and the log."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from banyan import reward
+from banyan.plugins.filter import HEAD_VOTE, VOTE
+from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.wire.weights import by_name
 from services.treestore.lifecycle import redundancy
@@ -15,6 +17,7 @@ from services.treestore.unit_of_work.rows import (
     SCORING,
     GroupRow,
     GroupState,
+    TallyRow,
     TreeRow,
 )
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
@@ -41,8 +44,27 @@ def _close(work: UnitOfWork, tree: TreeRow) -> None:
     tally.unscorable += len(rewards) - len(values)
     tally.reward_sum += math.fsum(values)
     tally.correct += sum(value >= 1.0 for value in values)
+    _count_votes(tally, tree, rewards, part.scores)
     tree.mean_reward = reward.mean(values) if values else None
     _end(work, tree, CLOSED, "")
+
+
+def _count_votes(
+    tally: TallyRow, tree: TreeRow, rewards: Mapping[Leaf, float | None], scores: completion.Scores
+) -> None:
+    """Count the votes of an evaluation's row."""
+    if VOTE in tree.scorers and (vote := completion.vote(rewards, scores, VOTE)):
+        tally.votes += 1
+        tally.vote_sum += vote.value
+        tally.vote_correct += vote.value >= 1.0
+        tally.vote_leaf_sum += vote.leaf_value
+        tally.vote_leaf_correct += vote.leaf_correct
+    if HEAD_VOTE in tree.scorers and (vote := completion.vote(rewards, scores, HEAD_VOTE)):
+        tally.head_votes += 1
+        tally.head_vote_sum += vote.value
+        tally.head_vote_correct += vote.value >= 1.0
+        tally.head_vote_leaf_sum += vote.leaf_value
+        tally.head_vote_leaf_correct += vote.leaf_correct
 
 
 def drop_redundant(work: UnitOfWork, groups: Collection[GroupRow]) -> None:

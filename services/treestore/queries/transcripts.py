@@ -7,11 +7,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select
 
 from banyan import order, reward
+from banyan.plugins.filter import HEAD_VOTE
 from banyan.segment import Kind
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from services.treestore.queries import turns
+from services.treestore.queries import heads, turns
 from services.treestore.storage import mapping, schema
 from services.treestore.storage.sql import chunks, rows_in
 from services.treestore.unit_of_work.rows import ANSWER, DROPPED, GROWING, SCORING
@@ -90,11 +91,13 @@ def of_trees(
     connection: Connection, trees: Sequence[Row[Any]], scorers: Sequence[str]
 ) -> list[ts.LeafTranscript] | None:
     """Return all listed leaves of grown trees, from left to right, with those of `scorers` that owe
-    a score.
+    a score, and with the head's last scores if one of `scorers` weighs by them.
 
     Returns None if one of them has no text yet.
     """
-    rows = _rows(connection, {tree.tree_id for tree in trees})
+    tree_ids = {tree.tree_id for tree in trees}
+    rows = _rows(connection, tree_ids)
+    head_scores = heads.read(connection, tree_ids) if HEAD_VOTE in scorers else {}
     transcripts: list[ts.LeafTranscript] = []
     paths = order.paths(rows.segments.values())
     for tree in trees:
@@ -109,6 +112,9 @@ def of_trees(
                 return None
             transcript.ClearField("scorers")
             transcript.scorers.extend(owing(rows, tree, leaf, scorers))
+            head = heads.last(rows.segments, head_scores, leaf)
+            if head is not None:
+                transcript.head = head
             transcripts.append(transcript)
     return transcripts
 

@@ -6,12 +6,28 @@ Scorers of whole groups score leaves only. The rules of rewards are those of `ba
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from banyan import reward
 from banyan.tree import Leaf
 from services.treestore.unit_of_work.rows import SCORED, LeafRow, ScoreRow
 
 Scores = Mapping[tuple[Leaf, str], ScoreRow]
+
+
+@dataclass(frozen=True, slots=True)
+class RowVote:
+    """The vote of an evaluation's row, against a leaf of the row drawn at random.
+
+    value: mean reward of the leaves with the answer that won; those with the same answer may differ
+        where a scorer sees more than the answer
+    leaf_value: mean reward of all leaves
+    leaf_correct: share of all leaves whose reward is at least 1
+    """
+
+    value: float
+    leaf_value: float
+    leaf_correct: float
 
 
 def listed(leaves: Mapping[Leaf, LeafRow]) -> list[Leaf]:
@@ -82,3 +98,24 @@ def rewards(
     ]
     by_leaf = reward.rewards(values, len(scorers), weights)
     return {leaf: by_leaf.get(leaf) for leaf in leaves_listed}
+
+
+def vote(rewards: Mapping[Leaf, float | None], scores: Scores, scorer: str) -> RowVote | None:
+    """Return the vote by a scorer that gives 1 to the leaves with the answer that won.
+
+    It is None where the scorer let no leaf win, or no leaf that won has a reward.
+    """
+    values = {leaf: value for leaf, value in rewards.items() if value is not None}
+    winners = [value for leaf, value in values.items() if _won(scores.get((leaf, scorer)))]
+    if not winners:
+        return None
+    right = sum(value >= 1.0 for value in values.values())
+    return RowVote(
+        value=reward.mean(winners),
+        leaf_value=reward.mean(values.values()),
+        leaf_correct=right / len(values),
+    )
+
+
+def _won(score: ScoreRow | None) -> bool:
+    return score is not None and score.state == SCORED and score.value >= 1.0

@@ -202,6 +202,16 @@ class TallyRow:
     unscorable: int = 0
     reward_sum: float = 0.0
     correct: int = 0
+    votes: int = 0
+    vote_sum: float = 0.0
+    vote_correct: int = 0
+    vote_leaf_sum: float = 0.0
+    vote_leaf_correct: float = 0.0
+    head_votes: int = 0
+    head_vote_sum: float = 0.0
+    head_vote_correct: int = 0
+    head_vote_leaf_sum: float = 0.0
+    head_vote_leaf_correct: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

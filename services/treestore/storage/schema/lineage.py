@@ -1,5 +1,7 @@
 """Tables of the lineage: trees, segments, leaves, scores, and parked and refused events."""
 
+from typing import Any
+
 from sqlalchemy import Boolean, Column, Float, Index, Table, Text, UniqueConstraint
 
 from services.treestore.storage.schema.columns import (
@@ -36,6 +38,18 @@ groups = Table(
     Index("ix_groups_ready", "run_id", "purpose", "state", "ordinal"),
 )
 
+
+def _votes(name: str) -> list[Column[Any]]:
+    """Return the columns of the votes of an evaluation's rows."""
+    return [
+        int_(f"{name}s"),  # rows with a vote
+        real(f"{name}_sum"),  # of the winners' values
+        int_(f"{name}_correct"),  # winners whose value is at least 1
+        real(f"{name}_leaf_sum"),  # of the mean values of these rows' leaves
+        real(f"{name}_leaf_correct"),  # of the shares of these rows' leaves that are right
+    ]
+
+
 # Sums by run and label ('' for training), updated by every transaction, for ReadProgress.
 tallies = Table(
     "tallies",
@@ -59,6 +73,8 @@ tallies = Table(
     int_("unscorable"),
     real("reward_sum"),
     int_("correct"),
+    *_votes("vote"),  # every leaf counts alike
+    *_votes("head_vote"),  # leaves are weighted by the policy's head
 )
 
 # Counts by run and name, updated by every transaction, for GetStats: counting rows is expensive.
