@@ -76,7 +76,8 @@ class ScorerTraits:
     needs_heads: of groups only, called with the head's last score on each path:
         `score_group(completions, row, heads)`
     compares: form of the answers that it compares, a name of methods.filter.answers; empty if
-        equal answers have no text in common. Where it is `number`, its attribute `take` says which number counts, `only` or `last`.
+        equal answers have no text in common. Where it is `number`, its attribute `take` says which
+        number counts, `only` or `last`.
     """
 
     needs_transcript: bool = False

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.oracle import answers, counts, lineage, steps, trees
+from tests.faults.oracle import answers, counts, lineage, steps, trees, votes
 from tests.faults.oracle.allowed import NOTHING, Allowed
 
 _DROPPED_TREE = (
@@ -51,6 +51,7 @@ def _wrong(db: sqlite3.Connection, run_id: str, made: int, allowed: Allowed) -> 
     yield from trees.trees(db, run_id, allowed)
     yield from trees.groups(db, run_id)
     yield from trees.tallies(db, run_id)
+    yield from votes.votes(db, run_id)
     yield from counts.counts(db)
     yield from steps.run(db, run_id, made, allowed)
     yield from steps.batches(db, run_id, made)

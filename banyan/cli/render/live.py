@@ -16,6 +16,7 @@ from banyan.cli.render import plain_data, run_status
 from banyan.cli.render.console import out
 from banyan.cli.render.curve import curve
 from banyan.cli.render.time_left import Pace
+from banyan.cli.runs import measurements
 from banyan.recipe import Recipe
 from banyan.runtime.waiting import QUIET_S, TICK_S
 from banyan.v1 import events_pb2
@@ -27,12 +28,17 @@ _CURVE = 48
 
 def _result(message: rs.EvalProgress) -> str:
     """Return an evaluation's label and result: accuracy, or the mean reward of graded answers."""
-    found = plain_data.evaluation(message)
-    if found["accuracy"] is None:
+    found = list(measurements.lines(message))
+    if not message.scored:
         return f"{message.label}: no row could be scored"
-    if plain_data.graded(message):
-        return f"{message.label}: mean reward {found['mean_reward']:.3f}"
-    return f"{message.label}: {100 * found['accuracy']:.1f} %"
+    graded = plain_data.graded(message)
+    words = [f"mean reward {one.reward}" if graded else one.share for _, one in found]
+    if len(found) > 1:  # votes, which name what they are of
+        words = [
+            f"{name.rpartition(', ')[2]} {word}"
+            for (name, _), word in zip(found, words, strict=True)
+        ]
+    return f"{message.label}: {', '.join(words)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,21 @@ def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
         "accuracy": message.correct / message.scored if message.scored else None,
         "mean_reward": message.reward_sum / message.scored if message.scored else None,
         "wilson_95": [low, high] if message.scored else None,
+        "votes": votes(message.votes) if message.HasField("votes") else None,
+        "head_votes": votes(message.head_votes) if message.HasField("head_votes") else None,
+    }
+
+
+def votes(message: rs.Votes) -> dict[str, Any]:
+    """Return the votes of an evaluation's rows, beside the means of these rows' leaves."""
+    rows = message.rows
+    return {
+        "rows": rows,
+        "accuracy": message.correct / rows,
+        "mean_reward": message.value_sum / rows,
+        "wilson_95": list(wilson(message.correct, rows)),
+        "leaf_accuracy": message.leaf_correct_sum / rows,
+        "leaf_mean_reward": message.leaf_value_sum / rows,
     }
 
 

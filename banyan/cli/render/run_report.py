@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.table import Table
 
@@ -13,6 +12,8 @@ from banyan.cli.render import plain_data
 from banyan.cli.render.console import out
 from banyan.cli.render.curve import curve, thinned
 from banyan.cli.render.taught import taught
+from banyan.cli.runs import measurements
+from banyan.cli.runs.measurements import Measurement
 from banyan.cli.runs.runs import newest_checkpoint
 from banyan.client import Client
 from banyan.errors import BanyanError
@@ -23,6 +24,7 @@ from banyan.v1 import treestore_service_pb2 as ts
 
 _SEARCHED = 8  # trees that are read whole in search of a reason
 _CURVE, _LEVEL = 48, 5  # characters of the curve; steps of a level
+_LINES = ("greedy", "sampled", measurements.LEAF, measurements.MAJORITY, measurements.HEAD)
 _LONGEST = 60  # characters of a text in the shown tree
 
 
@@ -30,17 +32,23 @@ def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
     """Return the results on the held-out rows before and after; None without any.
 
     The table shows accuracy with n and the Wilson 95 % interval if every reward is 0 or 1, else the
-    mean reward.
+    mean reward. n counts answers and, of votes, rows.
     """
-    by_label = {e.label: plain_data.evaluation(e) for e in progress.evals}
+    before, after = (_measured(progress, when) for when in ("before", "after"))
     graded = any(plain_data.graded(e) for e in progress.evals)
     table = _empty_table(graded)
-    for kind in ("greedy", "sampled"):
-        before, after = by_label.get(f"before-{kind}"), by_label.get(f"after-{kind}")
-        if before or after:
+    for name in _LINES:
+        newest = after.get(name) or before.get(name)
+        if newest is not None:
             cells = _means if graded else _shares
-            table.add_row(kind, str((after or before or {})["n"]), *cells(before), *cells(after))
+            table.add_row(name, str(newest.n), *cells(before.get(name)), *cells(after.get(name)))
     return table if table.row_count else None
+
+
+def _measured(progress: rs.ReadProgressResponse, when: str) -> dict[str, Measurement]:
+    """Return the results of the evaluations before or after the run, by line."""
+    wanted = [e for e in progress.evals if e.label.rpartition("-")[0] == when]
+    return {name: found for e in wanted for name, found in measurements.lines(e)}
 
 
 def _empty_table(graded: bool) -> Table:
@@ -56,16 +64,12 @@ def _empty_table(graded: bool) -> Table:
     return table
 
 
-def _means(evaluation: dict[str, Any] | None) -> tuple[str]:
-    mean = evaluation["mean_reward"] if evaluation else None
-    return ("-" if mean is None else f"{mean:.3f}",)
+def _means(found: Measurement | None) -> tuple[str]:
+    return ("-" if found is None else found.reward,)
 
 
-def _shares(evaluation: dict[str, Any] | None) -> tuple[str, str]:
-    if not evaluation or evaluation["accuracy"] is None:
-        return "-", "-"
-    low, high = evaluation["wilson_95"]
-    return f"{100 * evaluation['accuracy']:.1f} %", f"{100 * low:.1f} – {100 * high:.1f}"
+def _shares(found: Measurement | None) -> tuple[str, str]:
+    return ("-", "-") if found is None else (found.share, found.bounds)
 
 
 def unscored(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:

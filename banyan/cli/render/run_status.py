@@ -8,8 +8,6 @@ from banyan.recipe import Recipe
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
 
-_KINDS = ("greedy", "sampled")
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -38,7 +36,9 @@ def work_of(recipe: Recipe, run: rs.Run) -> Work:
 
 def kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of evaluations of one policy."""
-    return _KINDS if recipe.eval.samples else _KINDS[:1]
+    sampled = ("sampled",) if recipe.eval.samples else ()
+    voted = ("voted",) if recipe.eval.votes is not None else ()
+    return ("greedy", *sampled, *voted)
 
 
 def measured_rows(recipe: Recipe, run: rs.Run) -> int:

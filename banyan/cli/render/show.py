@@ -29,7 +29,7 @@ def show(run: dict[str, Any]) -> None:
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
     _table(
         "evaluations",
-        [_evaluation(e) for e in sorted(run["evaluations"], key=_moment)],
+        [row for e in sorted(run["evaluations"], key=_moment) for row in _evaluation(e)],
         _EVALUATION,
     )
     _table("batches that were set aside", run["set_aside"], _ASIDE)
@@ -68,7 +68,20 @@ def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
     return place, int(step) if step.isdigit() else 0, row["label"]
 
 
-def _evaluation(row: dict[str, Any]) -> dict[str, Any]:
+def _evaluation(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of an evaluation: its answers, and its votes if it has any."""
+    votes = {"majority": row["votes"], "by head": row["head_votes"]}
+    return [
+        _line(row),
+        *(
+            _line({"label": f"{row['label']}, {name}", "n": found["rows"], **found})
+            for name, found in votes.items()
+            if found is not None
+        ),
+    ]
+
+
+def _line(row: dict[str, Any]) -> dict[str, Any]:
     if row["n"] == 0:
         return row
     low, high = row["wilson_95"]

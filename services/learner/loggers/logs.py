@@ -89,4 +89,26 @@ def measured(
         f"eval_{kind}_reward": progress.reward_sum / scored,
         f"eval_{kind}_right": progress.correct / scored,
         f"eval_{kind}_answers": float(scored),
+        **_voted(progress),
+    }
+
+
+def _voted(progress: runstore_service_pb2.EvalProgress) -> dict[str, float]:
+    """Return the metrics of votes, beside those of a leaf of the same rows; none without votes."""
+    metrics = {}
+    if progress.HasField("votes"):
+        votes = progress.votes
+        metrics |= _of_votes("majority", votes)
+        metrics["eval_voted_leaf_reward"] = votes.leaf_value_sum / votes.rows
+        metrics["eval_voted_leaf_right"] = votes.leaf_correct_sum / votes.rows
+    if progress.HasField("head_votes"):
+        metrics |= _of_votes("head", progress.head_votes)
+    return metrics
+
+
+def _of_votes(name: str, votes: runstore_service_pb2.Votes) -> dict[str, float]:
+    return {
+        f"eval_voted_{name}_reward": votes.value_sum / votes.rows,
+        f"eval_voted_{name}_right": votes.correct / votes.rows,
+        f"eval_voted_{name}_rows": float(votes.rows),
     }

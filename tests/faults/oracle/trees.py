@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from banyan import digest
 from banyan.v1 import tree_pb2
+from tests.faults.oracle import votes
 from tests.faults.oracle.allowed import Allowed
 from tests.faults.oracle.lineage import CLOSED, CONSUMED, DROPPED, SCORED, short
 
@@ -135,7 +136,8 @@ def _weights(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, float]:
     ).fetchone()
     recipe = json.loads(text)
     measured = recipe.get("eval", {}).get("filter") if row["label"] else None
-    return {part["name"]: part.get("weight", 1.0) for part in measured or recipe.get("filter", ())}
+    parts = measured or recipe.get("filter", ())
+    return {**{part["name"]: part.get("weight", 1.0) for part in parts}, **votes.NO_WEIGHTS}
 
 
 def _equal(a: float | None, b: float | None) -> bool:
@@ -200,6 +202,7 @@ def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
                 correct=sum(r >= 1 for r in rewards),
                 reward_sum=math.fsum(rewards),
             )
+            found[tree["label"]].update(votes.of_row(db, tree, _rewards(db, tree)))
     names = {_GROUP_CLOSED: "closed", _GROUP_CONSUMED: "consumed", _GROUP_DROPPED: "dropped"}
     for group in db.execute("select label, state from groups where run_id = ?", (run_id,)):
         found[group["label"]].update(["groups", "prefix", names.get(group["state"], "open")])
@@ -212,7 +215,9 @@ def tallies(db: sqlite3.Connection, run_id: str) -> Iterator[str]:
     for label in found.keys() | rows.keys():
         keys = ["groups", "prefix", "open", "closed", "consumed", "dropped"]
         keys += (
-            [] if label in dropped else ["leaves", "scored", "correct", "reward_sum"]
+            []
+            if label in dropped
+            else ["leaves", "scored", "correct", "reward_sum", *votes.COLUMNS]
         )  # a tree may be dropped after it counted
         for key in keys:
             told = rows[label][key] if label in rows else None
