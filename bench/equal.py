@@ -73,6 +73,7 @@ def _measured(name: str, seed: int) -> dict[str, Any]:
         *(COMPARED if name == RIVAL else ()),  # the rate of the others, though it falls
         f"seed={seed}",
         "eval.samples=0",
+        "eval.votes=null",
         f"eval.every={EVERY}",
         "budget.steps=1000",
         "optimise.checkpoint_every=1000",
