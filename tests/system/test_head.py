@@ -67,6 +67,43 @@ async def test_the_score_in_the_stored_trees_is_that_of_the_learners_head(
     )
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["iid", "recipe"])
+async def test_a_head_that_is_warm_weighs_votes_and_a_cold_one_has_none(
+    tmp_path: Path, own: bool
+) -> None:
+    """Seen from the store: with `iid` each token is scored, with `arrol` those up to `detect`."""
+    data = asking(tmp_path / "recipe", "float32")
+    data["task"]["holdout"] = 0.2
+    grown = {"policy": "recipe", "settings": {"keep": 1.0}} if own else {"width": WIDTH}
+    votes = {"weight": "head", "extract": "text", **grown}
+    data |= {"eval": {"samples": 0, "max_rows": 3, "votes": votes}}
+    async with system(tmp_path / "state", {"PYTHONPATH": str(tmp_path / "recipe")}) as made:
+        await made.create(data)
+        run = await made.finish()
+        found = {measured.label: measured for measured in (await made.look()).progress.evals}
+    assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
+    database = tmp_path / "state" / "store.sqlite"
+    assert audit(database, run.run_id, STEPS) == []
+    before, after = found["before-voted"], found["after-voted"]
+    assert (before.votes.rows, after.votes.rows, after.head_votes.rows) == (3, 3, 3)
+    assert not before.HasField("head_votes"), "a cold head says nothing"
+    assert before.scored == after.scored == 3 * WIDTH
+    scored = _scored(database, "after-voted")
+    assert max(scored.values()) == (DETECT if own else 8)
+    assert own or all(length == heard for length, heard in scored), "each token is heard"
+
+
+def _scored(database: Path, label: str) -> dict[tuple[int, int], int]:
+    """Return the scores of segments of an evaluation, by their tokens and scores."""
+    query = (
+        "select length, signals from segments join trees using (tree_id)"
+        " where label = ? and kind = ?"
+    )
+    rows = sqlite3.connect(database).execute(query, (label, int(Kind.POLICY)))
+    heard = [(n, len(tree_pb2.TokenSignals.FromString(data).head) // 2) for n, data in rows]
+    return {pair: pair[1] for pair in heard}
+
+
 def _policies(database: Path) -> tuple[dict[int, dict[str, float]], dict[int, bytes]]:
     """Return the metrics and weight digest of each step's policy."""
     rows = sqlite3.connect(database).execute("select published from policies where not abandoned")

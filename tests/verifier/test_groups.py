@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from banyan.errors import DeadlineMissed
+from banyan.signals import Signals
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
@@ -18,7 +20,7 @@ from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
-from services.verifier.store import GrpcStore
+from services.verifier.store import GrpcStore, specs_of
 from tests.treestore.client import Store, served
 
 RECIPE = {
@@ -106,13 +108,19 @@ async def verifier(store: Store, publisher=None):
         await scoring.close()
 
 
-async def grow(store: Store, spec: tree_pb2.TreeSpec, texts: list[str]) -> None:
-    """Grow a tree with an answer on each branch."""
+async def grow(
+    store: Store, spec: tree_pb2.TreeSpec, texts: list[str], heads: Sequence[float] = ()
+) -> None:
+    """Grow a tree with an answer on each branch, whose last token the head scored, if any."""
     forge = store.forge
     await store.publish(forge.opened(spec, store.epoch))
     epoch = await store.claim(spec.tree_id)
     root = forge.root(spec)
-    leaves = [forge.child(root, n, text=text) for n, text in enumerate(texts)]
+    signals = [Signals(head_T=[0.0, 0.0, 1.0, head]) for head in heads] or [Signals()] * len(texts)
+    leaves = [
+        forge.child(root, n, text=text, signals=said)
+        for n, (text, said) in enumerate(zip(texts, signals, strict=True))
+    ]
     said = [
         forge.segments(root, *leaves, epoch=epoch),
         *(forge.leaf(leaf, epoch=epoch) for leaf in leaves),
@@ -163,6 +171,36 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
         await eventually(lambda: none_left(store))
         tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=b.tree_id))).tree
         assert tree.state == tree_pb2.TREE_STATE_CLOSED
+
+
+async def test_votes_of_an_evaluation_are_weighted_by_what_the_store_heard(
+    store, eventually, monkeypatch
+):
+    """7 has one voice, with 0.75 behind it; 8 has two, with 0.25 and 0.375."""
+    voted = RECIPE | {"eval": {"filter": [{"name": "number"}], "votes": {"weight": "head"}}}
+    monkeypatch.setattr("services.verifier.store.specs_of", lambda _: specs_of(json.dumps(voted)))
+    names = ["vote", "head-vote"]
+    shared = {"scorers": names, "group_scorers": names, "label": "after-voted"}
+    warm, cold = (store.forge.spec(ordinal, 0, 1, **shared) for ordinal in (6, 7))
+    async with verifier(store):
+        await grow(store, warm, ["7", "8", "8.0"], heads=(0.75, 0.25, 0.375))
+        await grow(store, cold, ["7", "8", "8.0"])
+        for spec, by_head in ((warm, [1.0, 0.0, 0.0]), (cold, [0.0, 0.0, 0.0])):
+            wanted = {"vote": [0.0, 1.0, 1.0], "head-vote": by_head}
+            await eventually(lambda spec=spec, wanted=wanted: gives(store, spec, wanted))
+
+
+async def gives(store: Store, spec: tree_pb2.TreeSpec, wanted: dict[str, list[float]]) -> bool:
+    """Return True if the leaves of a tree have these values from left to right, by scorer."""
+    tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
+    places = {segment.id: segment.ordinal for segment in tree.segments}
+    found: dict[str, dict[int, float]] = {}
+    for scored in tree.scores:
+        by_leaf = found.setdefault(scored.scorer, {})
+        by_leaf[places[scored.leaf.segment]] = scored.score.value
+    return {
+        name: [value for _, value in sorted(values.items())] for name, values in found.items()
+    } == wanted
 
 
 async def grow_silently(

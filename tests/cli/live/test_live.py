@@ -78,12 +78,20 @@ def test_each_evaluation_is_printed_once_it_is_over(capsys: pytest.CaptureFixtur
         for groups, done, total, right in counts:
             view.update(_measured(run, "step-5-greedy", groups, done, total, right))
         view.update(_measured(run, "after-greedy", 2, 2, 0.75, 0))
+        voted = _measured(run, "after-voted", 2, 2, 1.0, 1)
+        voted.progress.evals[0].votes.CopyFrom(rs.Votes(rows=2, correct=2, leaf_correct_sum=1.0))
+        voted.progress.evals[0].head_votes.CopyFrom(rs.Votes(rows=2, correct=1))
+        view.update(voted)
     with LiveView(RECIPE, Past()) as view:
         view.update(_measured(run, "step-5-greedy", 2, 2, 1.0, 1))
     with LiveView(RECIPE) as view:
         view.update(_measured(rs.Run(state=run.state), "step-5-greedy", 2, 2, 1.0, 1))
     lines = [line.split("] ")[1] for line in capsys.readouterr().out.splitlines() if ":" in line]
-    assert lines == ["step-5-greedy: 50.0 %", "after-greedy: mean reward 0.375"]
+    assert lines == [
+        "step-5-greedy: 50.0 %",
+        "after-greedy: mean reward 0.375",
+        "after-voted: a leaf 50.0 %, majority 100.0 %, by head 50.0 %",
+    ]
 
 
 def _measured(

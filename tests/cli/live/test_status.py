@@ -4,6 +4,7 @@ import pytest
 
 from banyan.cli.render.run_status import Status, moment, status, work_of
 from banyan.cli.render.time_left import Work
+from banyan.recipe import Votes
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.cli.live.news import RECIPE, news
@@ -71,4 +72,6 @@ def test_the_work_of_a_run() -> None:
         }
     )
     assert work_of(alone, message.run) == Work(steps=40, every=20, rows=10, seconds=120.0)
+    voted = {"eval": RECIPE.eval.model_copy(update={"votes": Votes()})}
+    assert work_of(RECIPE.model_copy(update=voted), message.run).rows == 132
     assert work_of(RECIPE, rs.Run()).rows == 0

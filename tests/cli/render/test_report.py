@@ -104,6 +104,23 @@ def test_graded_rewards_are_shown_as_means_and_right_answers_as_shares() -> None
     assert "accuracy" in shares and "25.0 %" in shares and "100.0 %" in shares
 
 
+def test_votes_stand_beside_a_leaf_of_the_same_rows() -> None:
+    alike = rs.Votes(rows=4, value_sum=3, correct=3, leaf_value_sum=2.25, leaf_correct_sum=2.25)
+    by_head = rs.Votes(rows=4, value_sum=4, correct=4, leaf_value_sum=2.25, leaf_correct_sum=2.25)
+    measured = {"groups": 4, "done": 4, "scored": 12, "reward_sum": 7.0, "correct": 7}
+    before = rs.EvalProgress(label="before-voted", votes=alike, **measured)
+    after = rs.EvalProgress(label="after-voted", votes=alike, head_votes=by_head, **measured)
+    shown = printed(rs.ReadProgressResponse(evals=[before, after]))
+    rows = [[*map(str.strip, line.split("  "))] for line in shown.splitlines()[2:]]
+    assert [[cell for cell in row if cell] for row in rows] == [
+        ["voted, a leaf", "4", "56.2 %", "-", "56.2 %", "-"],
+        ["voted, majority", "4", "75.0 %", "30.1 – 95.4", "75.0 %", "30.1 – 95.4"],
+        ["voted, by head", "4", "-", "-", "100.0 %", "51.0 – 100.0"],
+    ]
+    unvoted = rs.EvalProgress(label="before-voted", **measured)
+    assert "voted, a leaf" in printed(rs.ReadProgressResponse(evals=[unvoted]))
+
+
 def test_where_nothing_was_measured_there_is_no_table() -> None:
     assert evaluation_table(progress()) is None
 

@@ -18,7 +18,7 @@ from banyan.v1 import runstore_service_pb2
 from services.learner.learner import Learner
 from services.learner.loggers.feed import MOST, Feeds
 from services.learner.loggers.jsonl import JsonLines
-from services.learner.loggers.logs import Logs
+from services.learner.loggers.logs import Logs, measured
 from tests.learner import in_memory_learner as rig_module
 from tests.learner.in_memory_learner import RUN, MemoryStore, Rig, grown, recipe
 from tests.learner.logger_feeds import QUICKSTART, RECIPE, fed, lines_of
@@ -164,6 +164,34 @@ class Asked:
             for label, groups, done in rows
         ]
         return 9, created
+
+
+def test_votes_are_metrics_beside_a_leaf_of_the_same_rows() -> None:
+    Votes = runstore_service_pb2.Votes
+    progress = runstore_service_pb2.EvalProgress(
+        label="after-voted",
+        scored=16,
+        reward_sum=4.0,
+        correct=4,
+        votes=Votes(rows=4, value_sum=2, correct=2, leaf_value_sum=1.0, leaf_correct_sum=1.0),
+        head_votes=Votes(rows=2, value_sum=2, correct=1),
+    )
+    assert measured(progress, 9) == (
+        9,
+        {
+            "eval_voted_reward": 0.25,
+            "eval_voted_right": 0.25,
+            "eval_voted_answers": 16.0,
+            "eval_voted_majority_reward": 0.5,
+            "eval_voted_majority_right": 0.5,
+            "eval_voted_majority_rows": 4.0,
+            "eval_voted_leaf_reward": 0.25,
+            "eval_voted_leaf_right": 0.25,
+            "eval_voted_head_reward": 1.0,
+            "eval_voted_head_right": 0.5,
+            "eval_voted_head_rows": 2.0,
+        },
+    )
 
 
 async def test_evaluations_are_logged_once_they_are_over(

@@ -78,7 +78,9 @@ def test_the_winner_has_the_largest_sum_whatever_the_order(
 ) -> None:
     answers, weights = zip(*leaves, strict=True)
     sums = {a: sum(w for b, w in leaves if a == b) for a in answers if a is not None}
-    winners = {answer for answer, (won, _) in zip(answers, counted(answers, weights)) if won}
+    winners = {
+        answer for answer, (won, _) in zip(answers, counted(answers, weights), strict=True) if won
+    }
     if not sums:
         assert winners == {None}
         return
@@ -86,4 +88,4 @@ def test_the_winner_has_the_largest_sum_whatever_the_order(
     assert sums[winner] == max(sums.values())
     if [*sums.values()].count(sums[winner]) == 1:
         back = counted(answers[::-1], weights[::-1])
-        assert {a for a, (won, _) in zip(answers[::-1], back) if won} == {winner}
+        assert {a for a, (won, _) in zip(answers[::-1], back, strict=True) if won} == {winner}

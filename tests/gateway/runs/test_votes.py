@@ -1,5 +1,9 @@
-"""Recipes whose evaluations count votes: their scorers, how rows grow, and what is refused."""
+"""Recipes whose evaluations count votes: their scorers, how rows grow, their trees, and what is
+refused.
+"""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +12,11 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
 from banyan.recipe_loader import votes
 from banyan.recipe_loader.load import resolve
+from banyan.wire.weights import weights_of
+from services.gateway.runs.evaluation import Evaluation, Measured, barrier, evaluations
+from services.gateway.runs.opening import Opener
+from services.gateway.tasks import dataset
+from services.rollout.growth.spec import from_wire
 
 HEAD = {"optimise": {"head": {}}}
 ARROL = {"generate": {"policy": "arrol", "settings": {"width": 8, "detect": 3}}, **HEAD}
@@ -52,7 +61,7 @@ def test_the_recipe_may_say_how_answers_compare() -> None:
     user = {"filter": [{"name": "my_reward:reward"}]}
     (vote,) = votes.scorers(recipe({"extract": "tag"}, **user))
     assert vote.settings == {"extract": "tag", "take": "only"}
-    with pytest.raises(InvalidInput, match="my_reward:reward does not say how; set eval.votes.ext"):
+    with pytest.raises(InvalidInput, match=r"my_reward:reward does not say how; set eval\.votes"):
         recipe(**user)
     with pytest.raises(InvalidInput, match="scorer math does not say how"):
         recipe(filter=[{"name": "math"}])
@@ -110,3 +119,41 @@ def test_votes_that_cannot_be_are_refused_with_the_remedy(
 
 def test_the_scripted_engine_has_a_head_of_its_own() -> None:
     assert recipe({"weight": "head"}, resources={"engine": "scripted"}).eval.votes is not None
+
+
+async def opener(made: Recipe) -> Opener:
+    return Opener("votes-1", made, await dataset.load(made, Path.cwd()))
+
+
+async def test_the_trees_of_a_voted_evaluation_owe_a_vote_that_is_no_reward() -> None:
+    made = recipe({"weight": "head", "width": 4}, **ARROL)
+    assert [e.label for e in evaluations(made, "before", 0)] == [
+        "before-greedy",
+        "before-sampled",
+        "before-voted",
+    ]
+    trees = await opener(made)
+    (tree, *_) = trees.evaluation(Evaluation("before", "voted", 0))
+    assert list(tree.scorers) == ["number", "vote", "head-vote"]
+    assert list(tree.group_scorers) == ["vote", "head-vote"]
+    assert weights_of(tree) == {"number": 1.0, "vote": 0.0, "head-vote": 0.0}
+    grown = json.loads(tree.generate_json)
+    assert (grown["name"], grown["settings"], grown["head"]) == ("iid", {"width": 4}, True)
+    assert from_wire(tree).head
+    (sampled, *_) = trees.evaluation(Evaluation("before", "sampled", 0))
+    assert list(sampled.scorers) == ["number"] and not sampled.group_scorers
+    assert not from_wire(sampled).head
+
+
+async def test_weights_of_scorers_stay_beside_a_vote() -> None:
+    filters = [{"name": "number"}, {"name": "length", "settings": {"most": 9}, "weight": -0.5}]
+    trees = await opener(recipe(filter=filters))
+    (tree, *_) = trees.evaluation(Evaluation("before", "voted", 0))
+    assert weights_of(tree) == {"number": 1.0, "length": -0.5, "vote": 0.0}
+
+
+def test_training_waits_for_the_votes_too() -> None:
+    made = recipe(eval={"every": 2, "samples": 0})
+    over = Measured(groups=3, done=3, scored=3)
+    assert barrier(made, {"step-2-greedy": over}, 3) == 2
+    assert barrier(made, {"step-2-greedy": over, "step-2-voted": over}, 3) == 4

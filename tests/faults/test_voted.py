@@ -14,8 +14,6 @@ from tests.faults.audit import audit
 from tests.faults.harness import STEPS, recipe, system, tiny_model
 from tests.faults.oracle.allowed import KILLED
 
-pytestmark = pytest.mark.slow
-
 ROWS, WIDTH = 6, 9
 IID = {"width": WIDTH, "weight": "head", "take": "last"}
 OWN = {"policy": "recipe", "settings": {"keep": 1.0}, "weight": "head", "take": "last"}
@@ -32,6 +30,7 @@ def evaluations(made: rs.ReadProgressResponse) -> dict[str, rs.EvalProgress]:
     return {measured.label: measured for measured in made.evals}
 
 
+@pytest.mark.slow
 async def test_leaves_vote_alike_and_by_the_head(tmp_path: Path) -> None:
     async with system(tmp_path / "s") as made:
         run_id = await made.create(asking(tmp_path, IID))
@@ -66,6 +65,7 @@ def scored(database: Path) -> set[tuple[str, str]]:
     return {(label, ",".join(json.loads(names))) for label, names in rows}
 
 
+@pytest.mark.slow
 async def test_the_recipes_own_policy_says_where_the_head_is_read(tmp_path: Path) -> None:
     arrol = {"policy": "arrol", "settings": {"width": 8, "detect": 1}, "max_new_tokens": 6}
     data = asking(tmp_path, OWN, generate=arrol, budget={"steps": 1, "minutes": 3.0})
