@@ -12,6 +12,7 @@ from pathlib import Path
 
 from banyan import registry
 from banyan.recipe import Recipe
+from banyan.recipe_loader import votes
 from banyan.recipe_loader.load import load
 from methods import settings
 
@@ -76,7 +77,7 @@ def used_by(recipe: Recipe) -> set[tuple[str, str]]:
     """Return the (axis, name) pairs of the methods that a recipe uses."""
     names = {
         "generate": [recipe.generate.policy],
-        "filter": recipe.scorers,
+        "filter": [*recipe.scorers, *(part.name for part in votes.scorers(recipe))],
         "control": [recipe.control.curriculum],
         "rooms": [recipe.control.rooms],
         "replay": [recipe.replay.policy] if recipe.replay and recipe.replay.fraction else [],

@@ -18,7 +18,7 @@ CLAIMS = (
         name="arrol-vote",
         system="ARRoL (arXiv 2603.24840)",
         says="up to +8.3 points by votes that its head weights",
-        tell=_said("evaluations take no head scores, and no vote is counted", UNMEASURED),
+        tell=_said("the recipe counts votes by its head; no bench has compared them", UNMEASURED),
     ),
     Claim(
         name="dots-replay",
@@ -30,7 +30,9 @@ CLAIMS = (
         name="ets-vote",
         system="ETS (arXiv 2502.13575)",
         says="a vote weighted by step scores keeps the accuracy of REBASE",
-        tell=_said("no vote is counted over a tree's leaves", UNMEASURED),
+        tell=_said(
+            "the recipe counts votes by its steps' scores; no bench has compared them", UNMEASURED
+        ),
     ),
     Claim(
         name="scope",

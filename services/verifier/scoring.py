@@ -166,9 +166,12 @@ class Scoring:
         """
         began = time.monotonic()
         try:
-            request = {"completions": completions, "row": row, "turns": [*map(plain_turns, turns)]}
-            if any(head is not None for head in heads):
-                request["heads"] = list(heads)
+            request = {
+                "completions": completions,
+                "row": row,
+                "turns": [*map(plain_turns, turns)],
+                "heads": list(heads),
+            }
             verdicts = await self._score_group(spec, request, run_id)
         except InvalidInput as error:
             verdicts = [exception_verdict(error)] * len(completions)

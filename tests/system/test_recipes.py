@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from banyan.recipe import Recipe
-from banyan.recipe_loader import group_scorers
+from banyan.recipe_loader import group_scorers, votes
 from banyan.recipe_loader.load import load
 from banyan.segment import Kind
 from banyan.v1 import events_pb2
@@ -76,11 +76,17 @@ def small(file: Path, tiny: dict[str, Any]) -> dict[str, Any]:
 
 def filters(recipe: Recipe, tiny: dict[str, Any]) -> dict[str, Any]:
     """Return the task's own reward; a vote stays a vote, but on texts: models write few numbers."""
-    if not group_scorers.scorers(recipe.filter):
+    trains_on_votes = bool(group_scorers.scorers(recipe.filter))
+    if not trains_on_votes and recipe.eval.votes is None:
         return {"filter": [], "eval": {"samples": 0}}
-    vote = {"name": recipe.filter[0].name, "settings": {"extract": "text"}}
-    true = {"samples": 0, "max_rows": 3, "filter": [{"name": tiny["task"]["reward"]}]}
-    return {"filter": [vote], "eval": true, "task": tiny["task"] | {"holdout": 0.2}}
+    measured: dict[str, Any] = {"samples": 0, "max_rows": 3}
+    if recipe.eval.votes is not None:
+        measured["votes"] = recipe.eval.votes.model_dump() | {"extract": "text"}
+    voting = []
+    if trains_on_votes:
+        voting = [{"name": recipe.filter[0].name, "settings": {"extract": "text"}}]
+        measured["filter"] = [{"name": tiny["task"]["reward"]}]
+    return {"filter": voting, "eval": measured, "task": tiny["task"] | {"holdout": 0.2}}
 
 
 def distinct(database: Path, run_id: str, column: str, where: str = "true") -> set[Any]:
@@ -130,8 +136,10 @@ async def test_a_recipe_runs_end_to_end(made: tuple[System, dict[str, Any]], fil
     assert audit(database, run_id, STEPS) == []
     vote, truth = data["filter"], {data["task"]["reward"]}
     assert scorers(database, run_id, 1) == ({vote[0]["name"]} if vote else truth)
-    # Only a vote is measured here, by who knows.
-    assert scorers(database, run_id, 2) == (truth if vote else set())
+    # Only recipes with votes are measured here, by who knows, and those that vote at the end.
+    counted = {part.name for part in votes.scorers(load(file))}
+    assert scorers(database, run_id, 2) == (truth | counted if vote or counted else set())
+    assert bool(counted) == (file.stem in ("arrol", "ets"))
     (decided,) = (
         sqlite3.connect(database)
         .execute("select count(*) from allocations where run_id = ?", (run_id,))

@@ -2,13 +2,14 @@
 
 Paper: Xu et al. 2026, ARRoL, Prune as You Generate, arXiv 2603.24840
 Formula: rollout i survives with s_i = p_i·min(1, Kρ/p̄) + (1−p_i)·min(1, K(1−ρ)/(1−p̄))
-Left out: votes weighted by the head at test time; the rule is inferred (ADR 017)
+Left out: the paper's own head and rule, which are not public; these are inferred (ADR 017)
 
 `width` independent rollouts are sampled to `detect` tokens. There the policy's learned head scores
 each for its chance to be right, and those that go on are thinned by the rule of survival.py;
 rollouts that have ended stay. A stopped rollout never becomes a leaf: it leaves the group, and its
 tokens are waste. While the head is cold, or sure of all, a random share K is kept. The rule
-concerns one tree, so a group should be one tree.
+concerns one tree, so a group should be one tree. Votes at test time are those of `eval.votes`: with
+`keep: 1` all rollouts are judged, and none is stopped (ADR 076).
 """
 
 from collections.abc import Sequence

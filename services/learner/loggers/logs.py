@@ -95,7 +95,7 @@ def measured(
 
 def _voted(progress: runstore_service_pb2.EvalProgress) -> dict[str, float]:
     """Return the metrics of votes, beside those of a leaf of the same rows; none without votes."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     if progress.HasField("votes"):
         votes = progress.votes
         metrics |= _of_votes("majority", votes)

@@ -21,5 +21,5 @@ def upgrade() -> None:
             _add(name + end, sa.Float(precision=53))
 
 
-def _add(name: str, kind: "sa.types.TypeEngine[float]") -> None:
+def _add(name: str, kind: sa.BigInteger | sa.Float[float]) -> None:
     op.add_column("tallies", sa.Column(name, kind, server_default="0", nullable=False))
