@@ -31,6 +31,8 @@ from services.treestore.unit_of_work.context import Context
 log = logging.getLogger(__name__)
 NAMES = ("banyan.v1.TreeStoreService", "banyan.v1.RunStoreService")
 DURABLE = "treestore"
+_INGEST_REST_S = 0.004  # what a node says of one end comes within that, and is one transaction
+_LETTERS = 16
 _KINDS = tuple(kind for kind in subjects.LINEAGE_KINDS if kind != "closed")  # which it publishes
 
 
@@ -166,7 +168,9 @@ async def _consumers(context: Context, bus: Bus) -> tuple[Consumer, Consumer]:
         filters,
         ack_wait_s=context.settings.ack_wait_s,
         max_ack_pending=pending,
+        standing=context.settings.ingest_batch,
+        rest_s=_INGEST_REST_S,
     )
     # No filter: letters of all services and the broker's own advisories.
-    letters = await bus.consumer(subjects.DEAD, DURABLE, [">"])
+    letters = await bus.consumer(subjects.DEAD, DURABLE, [">"], standing=_LETTERS)
     return events, letters

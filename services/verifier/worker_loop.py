@@ -101,6 +101,7 @@ class WorkerLoop(ABC, Generic[T]):
             self._intake.subjects,
             ack_wait_s=ACK_WAIT_S,
             max_ack_pending=_MAX_ACK_PENDING,
+            standing=self._intake.fetch,
         )
         progress = asyncio.create_task(self._report_progress())
         try:

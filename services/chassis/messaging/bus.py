@@ -206,8 +206,13 @@ class Bus:
         *,
         ack_wait_s: float = 30.0,
         max_ack_pending: int = 1000,
+        standing: int = 0,
+        rest_s: float = 0.0,
     ) -> Consumer:
-        """Return a durable pull consumer with explicit acks, created if it is missing."""
+        """Return a durable pull consumer with explicit acks, created if it is missing.
+
+        standing, rest_s: see `Consumer`
+        """
         config = ConsumerConfig(
             durable_name=durable,
             filter_subjects=list(filters) if len(filters) > 1 else None,
@@ -218,7 +223,15 @@ class Bus:
             max_ack_pending=max_ack_pending,
             deliver_policy=DeliverPolicy.ALL,
         )
-        consumer = Consumer(self.ensure_streams, self._js, stream, durable, config)
+        consumer = Consumer(
+            self.ensure_streams,
+            self._js,
+            stream,
+            durable,
+            config,
+            standing=standing,
+            rest_s=rest_s,
+        )
         await self._retry(consumer.ensure, f"creating consumer {durable} on {stream}", 30.0)
         return consumer
 

@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
-from services.chassis.messaging.consumer import ready
+from services.chassis.messaging.consumer import OpenRequest
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.messaging.flush import flushed
 
@@ -62,9 +62,10 @@ async def listen(
 async def _pull(client: Client, subscription: Any) -> AsyncIterator[Delivery]:
     """Yield the messages of a subscription until the client reconnects or closes."""
     connects = client.stats["reconnects"]
+    request = OpenRequest(subscription, _BATCH, _LISTEN_IDLE_S)
     while client.stats["reconnects"] == connects and not client.is_closed:
         try:
-            for message in await ready(subscription, _BATCH, _LISTEN_IDLE_S):
+            for message in await request.take(_BATCH, _LISTEN_IDLE_S):
                 yield Delivery(message)
         except (TimeoutError, nats.errors.TimeoutError):
             continue
