@@ -144,6 +144,7 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
             finally:
                 for consumer in (events, letters):
                     await consumer.close()
+            await outbox.leave()
             await maintenance.leave()
     finally:
         await bus.close()

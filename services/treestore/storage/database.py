@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import URL, Engine, make_url
+from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from banyan.errors import BanyanError, InvalidInput, Refused, TemporaryError
@@ -34,6 +34,9 @@ T = TypeVar("T")
 PATIENCE_S = 10.0
 _DAMAGED, _UNCHECKED = "damaged", "unchecked"  # messages in the lock file to the next process
 READERS = 3  # at once, so that a long read does not hold up the others
+Rider = Callable[[Connection], Callable[[], None]]
+"""Work at the end of a write transaction, on the writer's thread; what it returns is called after
+the commit."""
 
 
 class Database:
@@ -42,6 +45,7 @@ class Database:
     url: its address
     read_only: nothing is written but the upgrade of an older version's file, which must be closed
     unchecked: a file whose last process ended without closing it; None if there is none
+    rider: work that is not worth a transaction of its own, and goes along with every write
     """
 
     def __init__(self, url: str | URL, *, read_only: bool = False) -> None:
@@ -54,6 +58,7 @@ class Database:
         self.read_only = read_only
         self._lock: FileLock | None = None
         self.unchecked: Path | None = None
+        self.rider: Rider | None = None
         self._damage: StoreDamaged | None = None
         self._damaged = asyncio.Event()
         self._writer: Engine | None = None
@@ -209,10 +214,18 @@ class Database:
             raise Refused("this treestore only reads; write to the one that runs", Reason.READ_ONLY)
         if self._damage is not None:
             raise self._damage
-        result = attempted(self._writer, work, PATIENCE_S)
+        result, finish = attempted(self._writer, lambda c: self._with_rider(c, work), PATIENCE_S)
+        if finish is not None:
+            finish()
         if self.url.get_backend_name() == "sqlite":
             sqlite.trim(self._writer, Path(self.url.database or ""))
         return result
+
+    def _with_rider(
+        self, connection: Connection, work: Work[T]
+    ) -> tuple[T, Callable[[], None] | None]:
+        result = work(connection)
+        return result, self.rider(connection) if self.rider is not None else None
 
     def query(self, work: Work[T]) -> T:
         """Run `work` as `read` does, on the caller's thread."""

@@ -68,7 +68,7 @@ async def test_dead_letters_wait_for_a_busy_database(busy: tuple[World, Release]
 async def test_the_outbox_waits_for_a_busy_database(
     busy: tuple[World, Release], eventually: Any
 ) -> None:
-    """Events that were published but not removed are published again, under the same ids."""
+    """Events that were published stay until they can be removed, and do not go out again."""
     world, release = busy
     release()
     row = {"subject": "train.r.batch", "msg_id": "1", "payload": b"p", "traceparent": ""}
@@ -88,7 +88,7 @@ async def test_the_outbox_waits_for_a_busy_database(
         task = asyncio.ensure_future(Outbox(world.database, log).run())
         await asyncio.wait_for(failed.wait(), 10)
     await eventually(lambda: not world.rows(schema.outbox), 30.0)
-    assert len(set(log.said)) == 1
+    assert len(log.said) == 1
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
