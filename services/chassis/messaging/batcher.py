@@ -12,6 +12,7 @@ from banyan.errors import BanyanError, TemporaryError
 
 T = TypeVar("T")
 R = TypeVar("R")
+_MOST_RESTS = 5
 
 
 class Batcher(Generic[T, R]):
@@ -19,12 +20,17 @@ class Batcher(Generic[T, R]):
 
     `send` gets up to `most` items and returns for each, in order, a value or an error. The queue is
     bounded by the number of callers, since each waits for its own answer.
+
+    rest_s: rest before the first of several calls, repeated a few times while items arrive in it
     """
 
     def __init__(
-        self, send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]], most: int
+        self,
+        send: Callable[[Sequence[T]], Awaitable[Sequence[R | BanyanError]]],
+        most: int,
+        rest_s: float = 0.0,
     ) -> None:
-        self._send, self._most = send, most
+        self._send, self._most, self._rest_s = send, most, rest_s
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -44,6 +50,8 @@ class Batcher(Generic[T, R]):
         self._sender.add_done_callback(self._ended)
 
     async def _run(self) -> None:
+        if self._rest_s:
+            await self._gather()
         while self._waiting:
             batch = self._waiting[: self._most]
             self._waiting = self._waiting[self._most :]
@@ -51,6 +59,15 @@ class Batcher(Generic[T, R]):
             batch = [(item, answer) for item, answer in batch if not answer.done()]
             if batch:
                 await self._settle([item for item, _ in batch], [answer for _, answer in batch])
+
+    async def _gather(self) -> None:
+        """Rest while items arrive."""
+        known = 0
+        for _ in range(_MOST_RESTS):
+            if not known < len(self._waiting) < self._most:
+                return
+            known = len(self._waiting)
+            await asyncio.sleep(self._rest_s)
 
     async def _settle(self, items: Sequence[T], answers: "Sequence[asyncio.Future[R]]") -> None:
         try:

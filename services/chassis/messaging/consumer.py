@@ -27,6 +27,7 @@ _REQUEST_S = 1.0  # a broker that restarted has forgotten pull requests, so they
 # A process that was suspended beyond its deadline still makes one request; the library refuses a
 # wait of zero.
 _SHORTEST_S = 0.05
+_LASTS_S = 5.0  # of a request that stays open; a reconnect is looked for more often
 _GRACE_S = 0.25  # for the broker's word that a request is over
 _CONFLICT_S = 0.25  # before the next request after one that the broker refused
 # Errors of a broker that may have lost a stream or a consumer.
@@ -86,7 +87,7 @@ class OpenRequest:
             if left_s <= 0:
                 raise TimeoutError
             await self._request_if_over()
-            left_s = min(left_s, self._until - time.monotonic())
+            left_s = min(left_s, self._until - time.monotonic(), _REQUEST_S)
             with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
                 message = await self._subscription._sub.next_msg(timeout=max(_SHORTEST_S, left_s))
                 if self._is_content(message):
@@ -204,7 +205,7 @@ class Consumer:
                     consumer=self._durable, stream=self._stream
                 )
                 if self._standing:
-                    self._request = OpenRequest(self._subscription, self._standing, _REQUEST_S)
+                    self._request = OpenRequest(self._subscription, self._standing, _LASTS_S)
             if self._request is not None:
                 left_s = max(_SHORTEST_S, deadline - time.monotonic())
                 return await self._request.take(batch, left_s, self._rest_s)

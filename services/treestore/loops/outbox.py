@@ -99,9 +99,10 @@ class Outbox:
             woken = await self._woken(_QUIET_S if self._sent else _POLL_S)
             self.pulse.beat("a look", _TURN_S)
             try:
-                if not woken:
+                if self._sent and not woken:
                     await self.remove_published()
-                await self._publish_all()
+                else:
+                    await self._publish_all()
             except TemporaryError as error:
                 # The database: events that were published go out again, under the same ids.
                 log.warning("cannot drain the outbox: %s", error)

@@ -19,12 +19,7 @@ from services.treestore.lifecycle import transitions
 from services.treestore.storage import schema
 from services.treestore.storage.settings import Settings
 from services.treestore.training.replay import record
-from services.treestore.unit_of_work.load import (
-    digests_of,
-    load_groups,
-    load_whole,
-    trees_of_groups,
-)
+from services.treestore.unit_of_work.load import digests_of, load_members
 from services.treestore.unit_of_work.rows import CLOSED, TRAIN, GroupRow, GroupState, TreeRow
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 from services.treestore.unit_of_work.write import flush
@@ -148,11 +143,10 @@ def _load_groups(
     if len(set(named)) != len(named):
         twice = sorted(group for group in named if named.count(group) > 1)
         raise InvalidInput(f"batch {request.ordinal} names a group twice: {twice}")
-    load_groups(connection, work, {(request.run_id, group) for group in named})
+    load_members(connection, work, request.run_id, named)
     missing = [group for group in named if (request.run_id, group) not in work.groups]
     if missing:
         raise InvalidInput(f"run {request.run_id} has no group {missing[0]!r}")
-    load_whole(connection, work, list(trees_of_groups(connection, request.run_id, named)))
     return [work.groups[(request.run_id, group)] for group in named]
 
 

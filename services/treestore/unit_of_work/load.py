@@ -54,12 +54,13 @@ def load_for(
 
     keys: keys whose parked events are judged, too, as are those that any of these may release
     """
-    work.gateway_epoch = read_int(connection, "gateway_epoch")
     load_parked(connection, work, "waits_for", keys)  # released by the keys
     tree_ids = {event.tree_id for event in [*events, *work.parked.events()]}
     load_parked(connection, work, "tree_id", tree_ids)  # released by an event
     everything = [*events, *work.parked.events()]
     opened = [event for event in everything if isinstance(event, TreeOpened)]
+    if opened:  # which alone come from a gateway
+        work.gateway_epoch = read_int(connection, "gateway_epoch")
     load_trees(connection, work, {event.tree_id for event in everything})
     load_runs(connection, work, {event.run_id for event in opened})
     _load_siblings(connection, work, opened)

@@ -59,6 +59,28 @@ async def test_what_comes_during_a_call_goes_together_in_the_next() -> None:
     assert other.calls == [[1], [2, 3, 4]]
 
 
+async def test_what_comes_during_a_rest_goes_with_the_first() -> None:
+    other = Other()
+    other.open.set()
+    together = Batcher(other.send, 64, rest_s=0.2)
+    tasks = await asked(together, 1)
+    await asyncio.sleep(0.05)
+    tasks += await asked(together, 2, 3)
+    assert await ends(tasks) == [10, 20, 30] and other.calls == [[1, 2, 3]]
+
+
+async def test_a_rest_ends_though_items_go_on_to_arrive() -> None:
+    other = Other()
+    other.open.set()
+    together = Batcher(other.send, 10_000, rest_s=0.01)
+    tasks: list[asyncio.Task[int]] = []
+    async with asyncio.timeout(10):
+        while not other.calls:
+            tasks += await asked(together, 1)
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*tasks)
+
+
 async def test_each_has_its_own_error() -> None:
     other = Other()
     other.open.set()
