@@ -390,16 +390,20 @@ class ReadRunRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_ID_FIELD_NUMBER: _builtins.int
+    WITH_PROGRESS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Id or unique prefix."""
+    with_progress: _builtins.bool
+    """Whether to read the run's progress with it; never for a joined node."""
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
+        with_progress: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "with_progress", b"with_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -414,6 +418,7 @@ class ReadRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     LIVE_MS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     live_ms: _builtins.int
     """Time that the run has been live by the store's clock: since it was created, without the time
     that it was PAUSED.
@@ -426,16 +431,21 @@ class ReadRunResponse(_message.Message):
     def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportProcessRequest]:
         """Processes of the run whose newest report is GIVEN_UP; the gateway fails the run for them."""
 
+    @_builtins.property
+    def progress(self) -> Global___ReadProgressResponse:
+        """The facts that the curriculum decides on, as of the same moment; absent unless asked for."""
+
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
         given_up: _abc.Iterable[Global___ReportProcessRequest] | None = ...,
         live_ms: _builtins.int = ...,
+        progress: Global___ReadProgressResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "live_ms", b"live_ms", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up", b"given_up", "live_ms", b"live_ms", "progress", b"progress", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,8 +82,8 @@ class Gateway(GatewayServiceServicer):
             ) from None
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
-        run = (await self._store.read_run(request.run_id)).run
-        return pb.GetRunResponse(run=run, progress=await self._store.read_progress(run.run_id))
+        answer = await self._store.read_run(request.run_id, with_progress=True)
+        return pb.GetRunResponse(run=answer.run, progress=answer.progress)
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         return pb.ListRunsResponse(runs=await self._store.read_runs(request.live_only))
@@ -111,8 +111,8 @@ class Gateway(GatewayServiceServicer):
 
     async def _revive(self, run: runs.Run) -> runs.Run:
         """Pause a FAILED run. Raise Refused with the cause if it would fail again at once."""
-        answer = await self._store.read_run(run.run_id)
-        progress = await self._store.read_progress(run.run_id)
+        answer = await self._store.read_run(run.run_id, with_progress=True)
+        progress = answer.progress
         known = await read_applied(self._store, run.run_id, Applied())
         facts = facts_of(
             answer, progress, len(run.held_out), fruitless=known.missing(int(progress.batches))

@@ -68,11 +68,14 @@ class MemoryStore(Store, Learners):
             self.runs[known] = run
         return self.runs[known]
 
-    async def read_run(self, run_id: str) -> runs.ReadRunResponse:
+    async def read_run(self, run_id: str, with_progress: bool = False) -> runs.ReadRunResponse:
         matching = [run for key, run in self.runs.items() if key.startswith(run_id)]
         if len(matching) != 1:
             raise NotFound(f"there is no run {run_id}")
-        return runs.ReadRunResponse(run=matching[0], given_up=self.given_up, live_ms=self.live_ms)
+        answer = runs.ReadRunResponse(run=matching[0], given_up=self.given_up, live_ms=self.live_ms)
+        if with_progress:
+            answer.progress.CopyFrom(await self.read_progress(matching[0].run_id))
+        return answer
 
     async def read_runs(self, live_only: bool) -> Sequence[runs.Run]:
         over = (S.RUN_STATE_SUCCEEDED, S.RUN_STATE_FAILED, S.RUN_STATE_CANCELLED)

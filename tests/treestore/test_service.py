@@ -256,6 +256,18 @@ async def test_letters_of_other_services_and_advisories_become_rows(
     await eventually(listed)
 
 
+async def test_a_run_comes_with_its_progress_where_that_is_asked_for(store: Store) -> None:
+    await store.grow(store.forge.spec())
+    run_id = store.forge.run_id
+    progress = await rpc.call(store.runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id))
+    wanted = rs.ReadRunRequest(run_id=run_id, with_progress=True)
+    answer = await rpc.call(store.runs.ReadRun, wanted)
+    assert answer.run.run_id == run_id and answer.progress == progress
+    bare = await rpc.call(store.runs.ReadRun, rs.ReadRunRequest(run_id=run_id))
+    joined = await rpc.call(store.runs.ReadRun, wanted, metadata=[(rpc.RUN_KEY, run_id)])
+    assert not bare.HasField("progress") and not joined.HasField("progress")
+
+
 async def test_errors_keep_their_reason_over_the_wire(store: Store) -> None:
     with pytest.raises(NotReady):
         await rpc.call(

@@ -40,10 +40,12 @@ class RpcStore:
         )
         return _run(await self._call(self._runs.PutRun, request))
 
-    async def read_run(self, run_id: str) -> runs.ReadRunResponse:
+    async def read_run(self, run_id: str, with_progress: bool = False) -> runs.ReadRunResponse:
         answer: runs.ReadRunResponse = await self._call(
-            self._runs.ReadRun, runs.ReadRunRequest(run_id=run_id)
+            self._runs.ReadRun, runs.ReadRunRequest(run_id=run_id, with_progress=with_progress)
         )
+        if with_progress and not answer.HasField("progress"):  # a store of an older version
+            answer.progress.CopyFrom(await self._read_progress(answer.run.run_id))
         return answer
 
     async def read_runs(self, live_only: bool) -> Sequence[runs.Run]:
@@ -56,7 +58,7 @@ class RpcStore:
         )
         return _run(await self._call(self._runs.MoveRun, request))
 
-    async def read_progress(self, run_id: str) -> runs.ReadProgressResponse:
+    async def _read_progress(self, run_id: str) -> runs.ReadProgressResponse:
         request = runs.ReadProgressRequest(run_id=run_id)
         answer: runs.ReadProgressResponse = await self._call(self._runs.ReadProgress, request)
         return answer

@@ -21,8 +21,11 @@ class Store(Protocol):
         """Store a run and its model's tokenizer, or return the run of the same `request_id`."""
         ...
 
-    async def read_run(self, run_id: str) -> runs.ReadRunResponse:
-        """Return a run by id or unique prefix. Raise NotFound."""
+    async def read_run(self, run_id: str, with_progress: bool = False) -> runs.ReadRunResponse:
+        """Return a run by id or unique prefix. Raise NotFound.
+
+        with_progress: with the counts of groups, evaluations and steps that decisions follow from
+        """
         ...
 
     async def read_runs(self, live_only: bool) -> Sequence[runs.Run]:
@@ -31,10 +34,6 @@ class Store(Protocol):
 
     async def move_run(self, run_id: str, old: State, new: State, cause: str) -> runs.Run:
         """Compare and set the state. Raise Refused if the run is in a state other than `old`."""
-        ...
-
-    async def read_progress(self, run_id: str) -> runs.ReadProgressResponse:
-        """Return the counts of groups, evaluations and steps that decisions follow from."""
         ...
 
     async def read_rooms(

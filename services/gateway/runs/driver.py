@@ -151,7 +151,8 @@ class Driver:
 
     async def reconcile(self) -> bool:
         """Read the store once and act on it. Return True once the run is over or paused."""
-        answer = await self._store.read_run(self.run_id)
+        # A run that is to fail needs none, which may be what cannot be read.
+        answer = await self._store.read_run(self.run_id, with_progress=not self._broken)
         state = answer.run.state
         await self._want(processes(self._recipe, state))
         if not state_machine.working(state):
@@ -159,7 +160,7 @@ class Driver:
         if self._broken:
             await self._move(state, Move(S.RUN_STATE_FAILED, self._broken))
             return False
-        progress = await self._store.read_progress(self.run_id)
+        progress = answer.progress
         counts = group_counts(progress)
         facts = facts_of(
             answer,

@@ -24,8 +24,8 @@ class News:
 
     async def poll(self) -> pb.WatchRunResponse | None:
         """Return the message to send; None if nothing changed."""
-        run = (await self._store.read_run(self._run_id)).run
-        progress = await self._store.read_progress(self._run_id)
+        answer = await self._store.read_run(self._run_id, with_progress=True)
+        run, progress = answer.run, answer.progress
         members = await self._store.read_members(self._run_id)
         now = pb.WatchRunResponse(run=run, progress=progress, members=members)
         last = self._sent.progress

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import grpc.aio
+from sqlalchemy import Connection
 
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceServicer
@@ -57,10 +58,16 @@ class RunStoreService(RunStoreServiceServicer):
         )
 
     async def ReadRun(self, request: rs.ReadRunRequest, call: Call) -> rs.ReadRunResponse:
-        answer = await self._database.read(
-            lambda c: runs.read(c, request.run_id, self._context.now())
-        )
-        if run_of(call):
+        now, joined = self._context.now(), bool(run_of(call))
+
+        def read(connection: Connection) -> rs.ReadRunResponse:
+            answer = runs.read(connection, request.run_id, now)
+            if request.with_progress and not joined:
+                answer.progress.CopyFrom(progress.read(connection, answer.run.run_id, now))
+            return answer
+
+        answer = await self._database.read(read)
+        if joined:
             answer.run.ClearField("cause")  # it may quote a row
         return answer
 
