@@ -104,7 +104,7 @@ class Outbox:
                 else:
                     await self._publish_all()
             except TemporaryError as error:
-                # The database: events that were published go out again, under the same ids.
+                # Published rows stay until they can be removed, and do not go out again.
                 log.warning("cannot drain the outbox: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 self._wake.set()
