@@ -31,9 +31,9 @@ CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
 CONTROL = "iid-gigpo"  # credit by step without trees
-TREES = ("forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
+TREES = ("eptree", "forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
 OTHERS = (*TREES, CONTROL)
-SCREENED = ("rose", "eptree", "latr", "dars", "echo")
+SCREENED = ("rose", "latr", "dars", "echo")
 """Recipes that are only looked at: one setting, few seeds."""
 SCREEN = Setting(8, 16, RATES[1])
 SCREEN_SEEDS = range(3)
