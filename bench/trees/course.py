@@ -14,11 +14,18 @@ FEW, FAR = 128, 0.75  # rows that tell first whether a policy is far from `LEAST
 Course = dict[str, Any]
 
 
-def run(process: InProcess, cap: int, say: Callable[[str], None] = print) -> Course:
+def run(
+    process: InProcess,
+    cap: int,
+    say: Callable[[str], None] = print,
+    updated: Callable[[], None] = lambda: None,
+) -> Course:
     """Run a process until two measurements in a row are at least `LEAST`, or for `cap` tokens.
 
     Returns the measured points: accuracy, and all that was spent until then, evaluations apart. A
     policy that is far from there is measured on few rows, but for the last one.
+
+    updated: called after each update
     """
     spent, points = Counts(), list[dict[str, Any]]()
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
@@ -37,6 +44,7 @@ def run(process: InProcess, cap: int, say: Callable[[str], None] = print) -> Cou
         spent.add(process.step(number))
         trained_s += time.monotonic() - before
         number += 1
+        updated()
         if spent.sampled // GRID > due or spent.sampled >= cap:
             due = spent.sampled // GRID
             measure()

@@ -20,24 +20,27 @@ import torch
 from banyan import registry
 from banyan.errors import NotReady
 from banyan.facts import NO_FACTS, Facts
-from banyan.plugins import Allocation, Scored
+from banyan.plugins import Allocation
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
-from methods.control.uniform import row_of
+from bench.trees import scoring
+from bench.trees.earlier import Batch, Groups, Replays, Rows
+from bench.trees.scoring import Scorers
 from services.chassis import models
 from services.chassis.weights import file
-from services.gateway.runs.evaluation import Evaluation
+from services.gateway.runs.evaluation import Evaluation, Kind
 from services.gateway.runs.opening import Opener
 from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset
 from services.learner import losses
+from services.learner.data import metrics
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
-from services.learner.training.trainer import Trainer, settle
+from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.factory import maker
 from services.rollout.growth.grower import Grower
 from services.rollout.growth.requests import BranchKey
@@ -80,18 +83,49 @@ class Counts:
 
 @dataclass
 class _Growing:
-    """A tree that grows, and its row."""
+    """A tree that grows.
+
+    spec: as it was opened
+    scorer: of its leaves
+    """
 
     grower: Grower
     row: Row
+    spec: tree_pb2.TreeSpec
+    scorer: Any
     rewards: dict[Leaf, float] = field(default_factory=dict)
     leaves: tuple[Leaf, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an optimizer step learnt from.
+
+    batch: its own groups
+    """
+
+    batch: Batch
+    lesson: Lesson
+    report: StepReport
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the step, under the names of docs/metrics.md."""
+        own = {spec.tree_id for spec in self.batch.specs}
+        credits = self.lesson.credits
+        views = [view for credit in credits for view in credit.group.trees]
+        replayed = {view.tree.tree_id for view in views} - own
+        of_batch = metrics.of_batch(
+            credits, lambda segment: self.batch.number - segment.policy_step, replayed
+        )
+        report = {"loss": self.report.loss, "clip_fraction": self.report.clip_fraction}
+        return {**self.lesson.metrics, **of_batch, **report, **self.report.measures}
 
 
 class InProcess:
     """A recipe's run in this process, on one thread of torch.
 
     facts: returns what is known of a tree beside its rewards
+    update: the last optimizer step
 
     Raises NotReady for a recipe whose trees wait for what only services give.
     """
@@ -109,7 +143,10 @@ class InProcess:
         settle(1)
         folder = models.resolve(recipe.model, tokenizer=True)
         self.recipe, self._facts = recipe, facts
+        self.update: Update | None = None
+        self._scorers, self._replays = Scorers(recipe), Replays(recipe)
         self._opener = Opener(run_id, recipe, dataset.read(recipe, Path()))
+        self._rows = Rows(recipe, self._opener.examples)
         self._engine = maker(recipe, 1)()
         self._dtype = compute_dtype(recipe.resources.dtype)
         self._trainer = Trainer(load_trained(folder), recipe.optimise, self._dtype, recipe.seed)
@@ -118,19 +155,20 @@ class InProcess:
         self._estimator = registry.build(
             "optimise", optimise.advantage, optimise.advantage_settings
         )
-        name = recipe.scorers[0]
-        settings = recipe.filter[0].settings if recipe.filter else {}
-        self._scorer = registry.build("filter", name, settings)
         self._publish(0)
 
     def step(self, number: int) -> Counts:
         """Take one optimizer step on the groups of a batch."""
         begun = time.process_time()
-        specs = self._training(number)
+        allocations = self._rows.of(number)
+        specs = self._training(number, allocations)
         trees, counts = self.grow(specs)
-        lesson = self._lesson(specs, trees)
-        self._trainer.step(lesson.sequences, number, lesson.sizes)
+        batch = Batch(number, specs, _by_group(specs, trees))
+        self._rows.learn(batch, allocations)
+        lesson = self._lesson(self._replays.joined(batch))
+        report = self._trainer.step(lesson.sequences, number, lesson.sizes)
         self._publish(number + 1)
+        self.update = Update(batch, lesson, report)
         counts.trained = sum(len(row.token_U) for row in lesson.sequences)
         counts.path = int(lesson.metrics["trained_path_tokens"])
         counts.processor_s = time.process_time() - begun
@@ -138,14 +176,21 @@ class InProcess:
 
     def sample(self, number: int) -> Counts:
         """Sample the trees of a step, and train on none."""
-        return self.grow(self._training(number))[1]
+        return self.grow(self._training(number, self._rows.of(number)))[1]
 
     def accuracy(self, rows: int | None = None) -> float:
         """Return the mean greedy score on the held-out rows, or on the first so many of them."""
-        wanted = Evaluation(f"step-{self.policy.step}", "greedy", self.policy.step)
-        trees, _ = self.grow(list(itertools.islice(self._opener.evaluation(wanted), rows)))
-        values = [value for tree in trees for value in tree.rewards.values() if value is not None]
+        values = [value for answers in self.answers("greedy", rows) for value in answers]
         return sum(values) / len(values)
+
+    def answers(self, kind: Kind, rows: int | None = None) -> list[list[float]]:
+        """Return the scores of each held-out row's answers, or of the first so many rows'.
+
+        They are one greedy answer a row, or the recipe's `eval.samples`.
+        """
+        wanted = Evaluation(f"step-{self.policy.step}", kind, self.policy.step)
+        trees, _ = self.grow(list(itertools.islice(self._opener.evaluation(wanted), rows)))
+        return [[value for value in tree.rewards.values() if value is not None] for tree in trees]
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the weights of the policy in training."""
@@ -173,6 +218,7 @@ class InProcess:
         if unfinished:
             label = unfinished[0].grower.spec.tree_policy_label
             raise RuntimeError(f"{label}: {len(unfinished)} trees are not done, and nothing runs")
+        _score_groups(growing.values())
         trees = [self._result(tree) for tree in growing.values()]
         after = self._engine.stats()
         counts.sampled = after.sampled_tokens - before.sampled_tokens
@@ -181,18 +227,18 @@ class InProcess:
         counts.seconds = time.perf_counter() - begun
         return trees, counts
 
-    def _training(self, number: int) -> list[tree_pb2.TreeSpec]:
+    def _training(self, number: int, allocations: Sequence[Allocation]) -> list[tree_pb2.TreeSpec]:
         """Return the trees of a step."""
-        rows, batch = len(self._opener.examples.train), self.recipe.control.groups_per_batch
-        specs: list[tree_pb2.TreeSpec] = []
-        for ordinal in range(number * batch, (number + 1) * batch):
-            allocation = Allocation(row_of(rows, self.recipe.seed, ordinal))
-            specs += self._opener.training(ordinal, allocation, PolicySteps(number))
-        return specs
+        first = number * self.recipe.control.groups_per_batch
+        return [
+            spec
+            for ordinal, allocation in enumerate(allocations, first)
+            for spec in self._opener.training(ordinal, allocation, PolicySteps(number))
+        ]
 
     def _begun(self, spec: tree_pb2.TreeSpec) -> _Growing:
         tree = Grower(from_wire(spec), Tree(spec.tree_id), self._engine.tokenizer, "alone", 1)
-        return _Growing(tree, json.loads(spec.row_json))
+        return _Growing(tree, json.loads(spec.row_json), spec, self._scorers.of(spec))
 
     def _carry_out(self, tree: _Growing, step: GrowthStep) -> None:
         if step.grown is not None:
@@ -210,29 +256,18 @@ class InProcess:
         return [(tree, tree.grower.scored(self._scores(tree))) for tree in waiting]
 
     def _scores(self, tree: _Growing) -> list[LeafScore]:
-        return [LeafScore(leaf, "alone", self._reward(tree, leaf)) for leaf in tree.grower.leaves]
-
-    def _reward(self, tree: _Growing, leaf: Leaf) -> float:
-        if leaf not in tree.rewards:
-            score = self._scorer.score(tree.grower.completion(leaf), tree.row)
-            if not isinstance(score, Scored):
-                raise RuntimeError(f"{self.recipe.scorers[0]}: {score.reason}")
-            tree.rewards[leaf] = score.value
-        return tree.rewards[leaf]
+        return [LeafScore(leaf, "alone", _reward(tree, leaf)) for leaf in tree.grower.leaves]
 
     def _result(self, tree: _Growing) -> ScoredTree:
         assert tree.leaves is not None
-        rewards = {leaf: self._reward(tree, leaf) for leaf in tree.leaves}
+        rewards = {leaf: _reward(tree, leaf) for leaf in tree.leaves}
         grown = tree.grower.tree
         return ScoredTree(grown, tree.leaves, rewards, self._facts(grown))
 
-    def _lesson(self, specs: Sequence[tree_pb2.TreeSpec], trees: Sequence[ScoredTree]) -> Lesson:
-        groups: dict[str, list[ScoredTree]] = {}
-        for spec, tree in zip(specs, trees, strict=True):
-            groups.setdefault(spec.group_id, []).append(tree)
+    def _lesson(self, groups: Groups) -> Lesson:
         optimise = self.recipe.optimise
         return build_lesson(
-            list(groups.items()),
+            groups,
             self._estimator,
             lambda tree, leaf: False,
             self.policy.digest,
@@ -261,3 +296,35 @@ def _ended(
         assert isinstance(sample.key, BranchKey)
         by_tree.setdefault(sample.key.tree_id, []).append(sample)
     return [(growing[tree], growing[tree].grower.ended(part)) for tree, part in by_tree.items()]
+
+
+def _by_group(specs: Sequence[tree_pb2.TreeSpec], trees: Sequence[ScoredTree]) -> Groups:
+    groups: dict[str, list[ScoredTree]] = {}
+    for spec, tree in zip(specs, trees, strict=True):
+        groups.setdefault(spec.group_id, []).append(tree)
+    return list(groups.items())
+
+
+def _reward(tree: _Growing, leaf: Leaf) -> float:
+    if leaf not in tree.rewards:
+        score = tree.scorer.score(tree.grower.completion(leaf), tree.row)
+        tree.rewards[leaf] = scoring.value(score)
+    return tree.rewards[leaf]
+
+
+def _score_groups(trees: Iterable[_Growing]) -> None:
+    """Score the leaves of trees whose scorer sees whole groups."""
+    groups: dict[str, list[_Growing]] = {}
+    for tree in trees:
+        if scoring.together(tree.scorer):
+            groups.setdefault(tree.spec.group_id, []).append(tree)
+    for members in groups.values():
+        places = [
+            (tree, leaf)
+            for tree in members
+            for leaf in scoring.left_to_right(tree.grower.tree, tree.leaves or ())
+        ]
+        texts = [tree.grower.completion(leaf) for tree, leaf in places]
+        scores = members[0].scorer.score_group(texts, members[0].row)
+        for (tree, leaf), score in zip(places, scores, strict=True):
+            tree.rewards[leaf] = scoring.value(score)

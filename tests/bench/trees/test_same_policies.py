@@ -26,7 +26,29 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _recipe(name: str, model: Path) -> Recipe:
+PAID_BY_LENGTH = {"name": "length", "settings": {"least": 15, "most": 16, "buffer": 8}}
+CHOSEN_AND_REPLAYED: dict[str, Any] = {
+    "control": {
+        "groups_per_batch": 4,
+        "curriculum": "dots",
+        "curriculum_settings": {"references": 2, "mu": 1},
+    },
+    "replay": {"fraction": 0.5},
+    "optimise": {"advantage": "grpo", "learning_rate": 1e-2, "loss": "decoupled"},
+}
+VOTED: dict[str, Any] = {
+    "generate": {
+        "policy": "echo",
+        "settings": {"width": 8, "chains": 2, "segment": 4, "min_depth": 1},
+        "max_new_tokens": ASKED.tokens + 1,
+    },
+    "filter": [{"name": "majority", "settings": {"extract": "text"}}],
+    "optimise": {"advantage": "echo", "learning_rate": 1e-2, "loss": "echo-clip", "epochs": 2},
+    "eval": {"samples": 0, "max_rows": 2, "filter": [PAID_BY_LENGTH]},
+}
+
+
+def _recipe(name: str, model: Path, changes: dict[str, Any]) -> Recipe:
     """Return an arm's recipe, paid by length: a random model is never right."""
     arm = ARMS[name]
     parts: dict[str, Any] = {
@@ -34,7 +56,7 @@ def _recipe(name: str, model: Path) -> Recipe:
         "model": str(model),
         "task": {"name": "chains-mod", "size": 40, "config": {"operations": 3}, "holdout": 0.2},
         "generate": {"max_new_tokens": ASKED.tokens + 1, **arm.generate(ASKED, 8)},
-        "filter": [{"name": "length", "settings": {"least": 15, "most": 16, "buffer": 8}}],
+        "filter": [PAID_BY_LENGTH],
         "control": {"groups_per_batch": 4},
         "optimise": {"advantage": arm.advantage, "learning_rate": 1e-2, "loss": "reinforce"},
         "budget": {"steps": STEPS},
@@ -43,12 +65,23 @@ def _recipe(name: str, model: Path) -> Recipe:
         "seed": 5,
         "deterministic": True,
     }
-    return Recipe.model_validate(parts)
+    return Recipe.model_validate(parts | changes)
 
 
-@pytest.mark.parametrize("name", ["iid-dr-grpo", "forks-rose", "tree-grpo"])
-async def test_the_services_make_the_same_policy(name: str, model: Path, tmp_path: Path) -> None:
-    recipe = _recipe(name, model)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        pytest.param("iid-dr-grpo", {}, id="iid-dr-grpo"),
+        pytest.param("forks-rose", {}, id="forks-rose"),
+        pytest.param("tree-grpo", {}, id="tree-grpo"),
+        pytest.param("iid-grpo", CHOSEN_AND_REPLAYED, id="chosen and replayed"),
+        pytest.param("iid-grpo", VOTED, id="voted"),
+    ],
+)
+async def test_the_services_make_the_same_policy(
+    name: str, changes: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    recipe = _recipe(name, model, changes)
     async with system(tmp_path) as started:
         run_id = await started.create(recipe.model_dump())
         assert (await started.finish()).state == rs.RUN_STATE_SUCCEEDED
@@ -61,3 +94,6 @@ async def test_the_services_make_the_same_policy(name: str, model: Path, tmp_pat
     assert after.keys() == theirs.keys()
     assert all(torch.equal(after[name], theirs[name]) for name in after)
     assert not any(torch.equal(after[name], before[name]) for name in after)
+    assert process.update is not None
+    replayed = process.update.metrics().get("replay_share", 0.0)
+    assert bool(replayed) == (recipe.replay is not None)

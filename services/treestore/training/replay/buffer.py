@@ -3,8 +3,7 @@ Reads only.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -14,11 +13,10 @@ from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.queries import group_outcomes
 from services.treestore.storage import schema
 from services.treestore.storage.sql import chunks
+from services.treestore.training.replay import draw
+from services.treestore.training.replay.draw import ConsumedGroup
 from services.treestore.unit_of_work.rows import CONSUMED, TRAIN
 
-CAPACITY = 512
-"""Groups in the buffer, as in the published code of DOTS (ASTRAL-Group/data-efficient-llm-rl)."""
-_SCANNED = 4  # capacities of groups that are read at most, repeated examples among them
 _BATCHES = 64  # read at once
 _TREE = [
     schema.trees.c[name]
@@ -26,42 +24,27 @@ _TREE = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _ConsumedGroup:
-    """A group with the batch that consumed it, and its trees."""
-
-    group_id: str
-    batch: int
-    trees: list[Row[Any]]
-
-
 def stored(connection: Connection, request: ts.SampleReplayRequest) -> list[StoredGroup]:
     """Return at most `capacity` groups, oldest first."""
-    capacity = request.capacity or CAPACITY
-    newest: dict[bytes, _ConsumedGroup] = {}  # by example
-    for scanned, group in enumerate(_newest_first(connection, request)):
-        if len(newest) == capacity or scanned == _SCANNED * capacity:
-            break
-        if group.trees:
-            newest.setdefault(group.trees[0].row_digest, group)
-    trees = {group.group_id: group.trees for group in newest.values()}
+    kept = draw.newest(_newest_first(connection, request), request.capacity)
+    trees = {group.group_id: group.trees for group in kept}
     rewards, ordinals = _rewards(connection, trees), _ordinals(connection, request.run_id, trees)
     groups = [
         StoredGroup(
             group.group_id,
             ordinal=ordinals[group.group_id],
-            row=row_digest,
+            row=group.row,
             batch=group.batch,
             rewards=rewards[group.group_id],
         )
-        for row_digest, group in newest.items()
+        for group in kept
     ]
     return sorted(groups, key=lambda group: (group.batch, group.ordinal))
 
 
 def _newest_first(
     connection: Connection, request: ts.SampleReplayRequest
-) -> Iterator[_ConsumedGroup]:
+) -> Iterator[ConsumedGroup[Row[Any]]]:
     """Yield the groups of the newest batch first, and of a batch the last first."""
     table, before = schema.batches, request.before_batch
     while before > request.first_batch:
@@ -78,7 +61,9 @@ def _newest_first(
         ]
         trees = trees_of(connection, request.run_id, (group_id for group_id, _ in groups))
         for group_id, ordinal in groups:
-            yield _ConsumedGroup(group_id, ordinal, trees.get(group_id, []))
+            members = trees.get(group_id, [])
+            row = members[0].row_digest if members else b""
+            yield ConsumedGroup(group_id, row, ordinal, members)
         before = first
 
 
@@ -101,7 +86,7 @@ def trees_of(
 
 
 def _rewards(
-    connection: Connection, trees: Mapping[str, list[Row[Any]]]
+    connection: Connection, trees: Mapping[str, Sequence[Row[Any]]]
 ) -> dict[str, tuple[float, ...]]:
     """Return the rewards of each group's scored leaves, by index of the tree and then by place."""
     rows = {row.tree_id: row for members in trees.values() for row in members}

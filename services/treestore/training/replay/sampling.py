@@ -2,18 +2,12 @@
 that failed. Reads only.
 """
 
-import json
-from typing import Any
-
 from sqlalchemy import Connection
 
-from banyan import registry
-from banyan.draws import Draws, key
-from banyan.errors import InvalidInput, users_code, with_kind
-from banyan.plugins import StoredGroup
 from banyan.v1 import treestore_service_pb2 as ts
 from services.treestore.control.runs import run_row
 from services.treestore.training.replay import buffer, pool
+from services.treestore.training.replay.draw import Draw, settings_of
 
 
 def sample(connection: Connection, request: ts.SampleReplayRequest) -> ts.SampleReplayResponse:
@@ -36,47 +30,15 @@ def sample(connection: Connection, request: ts.SampleReplayRequest) -> ts.Sample
 def _add_groups(
     connection: Connection, request: ts.SampleReplayRequest, response: ts.SampleReplayResponse
 ) -> None:
-    policy = registry.build("replay", request.policy, _settings(request.settings_json))
-    groups = buffer.stored(connection, request)
-    if not groups:
-        return
-    drawn = _draw(policy, groups, request)
-    _check(request, drawn, {group.group_id for group in groups})
+    draw = Draw(
+        request.policy,
+        settings_of(request.settings_json),
+        count=request.count,
+        seed=request.seed,
+        batch=request.before_batch,
+    )
+    drawn = draw.of(buffer.stored(connection, request))
     trees = buffer.trees_of(connection, request.run_id, drawn)
     for group_id in drawn:
         for row in trees[group_id]:
             response.trees.add(tree_id=row.tree_id, group_id=group_id)
-
-
-def _draw(policy: Any, groups: list[StoredGroup], request: ts.SampleReplayRequest) -> list[str]:
-    """Return the groups that the plugin draws. Raises InvalidInput if it raises."""
-    rng = Draws(key(request.seed, "replay", request.before_batch))
-
-    def message(error: BaseException) -> str:
-        raised = f"replay plugin {request.policy!r} raised {with_kind(error)}"
-        return f"{raised}; mend it, or take dots or recent"
-
-    with users_code(message, passing=()):
-        return list(policy.sample(groups, request.count, rng))
-
-
-def _settings(text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text or "{}")
-    except ValueError:
-        settings = None
-    if not isinstance(settings, dict):
-        raise InvalidInput(f"settings_json {text!r} of replay must be a JSON object")
-    return settings
-
-
-def _check(request: ts.SampleReplayRequest, drawn: list[str], known: set[str]) -> None:
-    name = f"replay plugin {request.policy!r}"
-    for group_id in drawn:
-        if not isinstance(group_id, str) or group_id not in known:
-            raise InvalidInput(f"{name} drew group {group_id!r}, which is not in the buffer")
-    if len(set(drawn)) != len(drawn) or len(drawn) > request.count:
-        raise InvalidInput(
-            f"{name} drew {len(drawn)} groups, {len(set(drawn))} different;"
-            f" asked were {request.count} at most"
-        )
