@@ -7,8 +7,6 @@ from bench.claims import (
     april,
     arrol,
     ets,
-    latr,
-    mc_grpo,
     packing,
     redundancy,
     saving,
@@ -17,6 +15,7 @@ from bench.claims import (
     xrpo,
 )
 from bench.claims.claim import KEPT, Claim
+from bench.claims.learning import dars_b, dots_replay, echo, latr, mc_grpo, otr
 from bench.harness.kept import Kept
 
 CLAIMS: Sequence[Claim] = (
@@ -30,6 +29,10 @@ CLAIMS: Sequence[Claim] = (
     latr.CLAIM,
     ets.CLAIM,
     mc_grpo.CLAIM,
+    dots_replay.CLAIM,
+    echo.CLAIM,
+    otr.CLAIM,
+    dars_b.CLAIM,
     *without_figures.CLAIMS,
 )
 

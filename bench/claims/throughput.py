@@ -18,7 +18,7 @@ _SAID = 1.35
 
 def measure(seed: int) -> Cell:
     """Return leaves and path tokens a second of both; the first step of either is not timed."""
-    from bench.claims.chains import policy_there
+    from bench.claims.learning.chains import policy_there
 
     policy_there()
     sides = {

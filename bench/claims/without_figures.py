@@ -21,12 +21,6 @@ CLAIMS = (
         tell=_said("the recipe counts votes by its head; no bench has compared them", UNMEASURED),
     ),
     Claim(
-        name="dots-replay",
-        system="DOTS with replay (arXiv 2506.05316)",
-        says="−23 to −62 % time to equal accuracy",
-        tell=_said("the recipe runs; no bench has run it to an accuracy", UNMEASURED),
-    ),
-    Claim(
         name="ets-vote",
         system="ETS (arXiv 2502.13575)",
         says="a vote weighted by step scores keeps the accuracy of REBASE",
@@ -45,23 +39,5 @@ CLAIMS = (
         system="DART-GUI (arXiv 2509.23866)",
         says="42.1 % on OSWorld, five levers together",
         tell=_said("there is no desktop environment here; the levers act", NO_COMPARISON),
-    ),
-    Claim(
-        name="echo",
-        system="ECHO (arXiv 2602.02150)",
-        says="+0.6 to +12.4 points over test-time RL on a majority's labels",
-        tell=_said("the recipe runs; no bench has compared it with `ttrl`", UNMEASURED),
-    ),
-    Claim(
-        name="otr",
-        system="OTR (arXiv 2509.26313)",
-        says="better than SFT on expert rows",
-        tell=_said("`banyan sft otr --rows` runs; no bench has compared it with SFT", UNMEASURED),
-    ),
-    Claim(
-        name="dars-b",
-        system="DARS-B (arXiv 2508.13755)",
-        says="Pass@1 and Pass@K rise with large batches",
-        tell=_said("the recipe runs; no bench has compared it with `dars`", UNMEASURED),
     ),
 )

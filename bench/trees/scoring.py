@@ -18,6 +18,8 @@ from banyan.v1 import tree_pb2
 class Scorers:
     """The scorer of the training trees, and that of the evaluations.
 
+    of_training: the first
+
     Raises NotReady for several scorers of one tree, whose rewards the store would join.
     """
 
@@ -27,13 +29,13 @@ class Scorers:
                 raise NotReady(
                     f"recipe {recipe.name} scores with {', '.join(names)}: run it with services"
                 )
-        self._training = _built(recipe.scorers[0], recipe.filter)
+        self.of_training = _built(recipe.scorers[0], recipe.filter)
         self._truth = _built(recipe.eval_scorers[0], recipe.eval.filter or recipe.filter)
 
     def of(self, spec: tree_pb2.TreeSpec) -> Any:
         """Return the scorer of a tree."""
         evaluates = spec.purpose == tree_pb2.TREE_PURPOSE_EVAL
-        return self._truth if evaluates else self._training
+        return self._truth if evaluates else self.of_training
 
 
 def _built(name: str, filters: Sequence[Filter]) -> Any:

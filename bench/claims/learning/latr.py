@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.claims.chains import GROUPS, RATE, TASK, Arm
 from bench.claims.claim import Claim, Finding, verdict
+from bench.claims.learning.chains import GROUPS, RATE, TASK, Arm
 from bench.harness.kept import Cell
 from bench.trees import course
 from bench.trees.figures import Spent, ratio

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.claims import chains
-from bench.claims.chains import Arm
 from bench.claims.claim import NOT_SHOWN, SHOWN, Claim, Finding
+from bench.claims.learning import chains
+from bench.claims.learning.chains import Arm
 from bench.harness.kept import Cell
 from bench.trees.figures import difference
 
@@ -20,7 +20,7 @@ def measure(seed: int) -> Cell:
         "many": Arm(width=MANY + 1, advantage="mc-grpo"),
     }
     return {
-        name: chains.learnt(arm, seed, lambda updates, _: updates >= UPDATES)
+        name: chains.learnt(arm.process(seed), lambda updates, _: updates >= UPDATES)
         for name, arm in arms.items()
     }
 
@@ -35,7 +35,7 @@ def tell(cells: Sequence[Cell]) -> Finding:
         f" {100 * fmean(many):.1f} %, from {100 * before:.1f} %",
         n=f"{len(cells)} seeds a side, {UPDATES} updates of {chains.GROUPS} prompts",
         interval=f"{100 * low:+.1f} to {100 * high:+.1f} points",
-        on="chains of 8 operations, the small policy of `trees`, 512 held-out rows, greedy",
+        on=f"{chains.ON}, 512 held-out rows, greedy",
         verdict=SHOWN if low >= -_SAID else NOT_SHOWN,
     )
 

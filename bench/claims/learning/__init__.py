@@ -1,0 +1,1 @@
+"""Claims about learning, each measured on the small chain policy of the experiment `trees`."""
