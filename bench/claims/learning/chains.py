@@ -68,14 +68,16 @@ def learnt(
     process: InProcess,
     enough: Callable[[int, Counts], bool],
     acts: Collection[str] = (),
+    tested: Callable[[InProcess], float] = InProcess.accuracy,
 ) -> Cell:
     """Return the accuracy of a run after so many updates, and what these took.
 
+    tested: returns the accuracy, of greedy answers by default
     acts: metrics whose sums over the updates say what its method did
     """
     spent, number = Counts(), 0
     sums = dict.fromkeys(acts, 0.0)
-    before = process.accuracy()
+    before = tested(process)
     while not enough(number, spent):
         spent.add(process.step(number))
         number += 1
@@ -83,7 +85,7 @@ def learnt(
             sums[name] += metric(process, name)
     return {
         "before": before,
-        "after": process.accuracy(),
+        "after": tested(process),
         "updates": number,
         "sampled": spent.sampled,
         "leaves": spent.leaves,
