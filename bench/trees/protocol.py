@@ -39,6 +39,7 @@ SCREEN = Setting(8, 16, RATES[1])
 SCREEN_SEEDS = range(3)
 _FEWEST = tuple(Setting(32, 4, rate) for rate in RATES)
 WIDENED: Mapping[str, Sequence[Setting]] = {
+    "eptree": _FEWEST,
     "forks-grpo": _FEWEST,
     "forks-outcome": _FEWEST,
     "iid-grpo": _FEWEST,  # its best is inside; a rival is tried with no fewer settings

@@ -8,7 +8,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins import Allocation, Budget
 from banyan.plugins.control import MOST_TREES
 from banyan.recipe import Recipe
-from banyan.recipe_loader.load import ROOM_SETTINGS
+from banyan.recipe_loader.checks import ROOM_SETTINGS
 from banyan.v1 import runstore_service_pb2 as runs
 
 MOST_BYTES = 4 << 20  # of a group's messages; a gRPC message of 64 MiB then holds several groups

@@ -6,6 +6,7 @@ import pytest
 
 from bench.trees import arms, course
 from bench.trees.arms import ARMS, Setting, Task
+from bench.trees.protocol import SCREENED
 
 
 def _course(*accuracies: float) -> dict[str, Any]:
@@ -26,20 +27,24 @@ def test_all_arms_have_equal_leaves_and_differ_in_nothing_else(name: str, operat
     of_arm = arms.recipe(ARMS[name], task, setting, 3).model_dump()
     of_iid = arms.recipe(ARMS["iid-grpo"], task, setting, 3).model_dump()
     generate, optimise = of_arm.pop("generate"), of_arm.pop("optimise")
-    assert generate["trees"] * _leaves(generate) == 32
+    assert name == "dars" or generate["trees"] * _leaves(generate) == 32  # it adds to the hard ones
     assert generate["max_new_tokens"] == 6 * operations + 1
     of_iid.pop("generate")
     rest = of_iid.pop("optimise")
     for part in ("advantage", "advantage_settings"):
         optimise.pop(part), rest.pop(part)
     assert optimise == rest
-    assert {**of_arm, "name": ""} == {**of_iid, "name": ""}
+    assert {**of_arm, "name": ""} == {**of_iid, "name": "", **ARMS[name].changes}
+    assert not ARMS[name].changes or name in SCREENED
 
 
 def _leaves(generate: dict[str, Any]) -> int:
     settings = generate["settings"]
     if generate["policy"] == "tree-grpo":
         return int(1 + settings["rounds"] * settings["expansions"])
+    if generate["policy"] == "eptree":
+        forks = settings["rounds"] * settings["forks"] * settings["continuations"]
+        return int(settings["chains"] * (1 + forks))
     return int(settings["width"])
 
 
