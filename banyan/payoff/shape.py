@@ -32,6 +32,7 @@ class Shape:
     stretch: tokens between places of forks, and before the first; None if they are not fixed
     depth: stretches of a path at most; None if the policy has no such setting
     head: whether the recipe trains a learned head, which only some policies take
+    votes: whether evaluations count votes of such trees, or by that head
     judged: whether sharing tokens is the policy's purpose: not for independent samples, nor where
         scores or a growth budget decide how many samples a prompt gets
     """
@@ -43,6 +44,7 @@ class Shape:
     stretch: Setting | None = None
     depth: Setting | None = None
     head: bool = False
+    votes: bool = False
     judged: bool = True
 
 
@@ -59,8 +61,14 @@ def shape_of(recipe: Recipe) -> Shape:
         stretch=_setting(policy, _STRETCHES.get(generate.policy)),
         depth=_setting(policy, _DEPTHS.get(generate.policy)),
         head=recipe.optimise.head is not None,
+        votes=_votes(recipe),
         judged=not (generate.policy == INDEPENDENT or known.needs_scores or known.needs_room),
     )
+
+
+def _votes(recipe: Recipe) -> bool:
+    votes = recipe.eval.votes
+    return votes is not None and (votes.policy == "recipe" or votes.weight == "head")
 
 
 def _setting(policy: object, name: str | None) -> Setting | None:

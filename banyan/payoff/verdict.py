@@ -125,10 +125,12 @@ def remedies(shape: Shape, tokens: int) -> tuple[Change, ...]:
 def independent(shape: Shape) -> Change:
     """Return the change to independent samples, as many as a tree has leaves."""
     headless = ("optimise.head=null",) if shape.head else ()
+    alike = ("eval.votes={}",) if shape.votes else ()
     return (
         f"generate.policy={INDEPENDENT}",
         f"generate.settings={{width: {shape.width}}}",
         *headless,
+        *alike,
     )
 
 

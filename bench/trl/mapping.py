@@ -152,6 +152,7 @@ FIELDS: Mapping[str, Meaning] = {
     "optimise.clip_norm": Meaning("", _as("max_grad_norm")),
     "optimise.epochs": Meaning("", _as("num_iterations"), 1),
     "optimise.minibatches": Meaning("one optimizer step a batch", only=1),
+    "optimise.most_groups": Meaning("all groups of a batch are trained on", only=0),
     "optimise.tokens_per_row": Meaning(
         "how ours cuts the batch; TRL's micro-batch is swept, and ours beside it"
     ),

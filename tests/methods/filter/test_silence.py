@@ -23,8 +23,8 @@ ALONE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "math": ({}, ROW),
     "json-schema": ({"schema": {"type": "string"}}, ROW),
 }
-# environment pays for acts, whatever is said
-OTHERWISE = {"majority", "code", "tool-calls", "judge", "environment"}
+# environment pays for acts, whatever is said; votes pay nothing, as they have no weight
+OTHERWISE = {"majority", "code", "tool-calls", "judge", "environment", "vote", "head-vote"}
 CALL = Part("tool", "5", "<calc>2 + 3</calc>", Observed("calculator", ToolOutcome.OK))
 
 

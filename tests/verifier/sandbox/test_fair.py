@@ -263,7 +263,7 @@ class _Scoring:
         return Verdict("1", Scored(1.0))
 
     async def score_group(
-        self, spec: Any, completions: Any, row: Any, *, run_id: str, turns: Any
+        self, spec: Any, completions: Any, row: Any, *, run_id: str, turns: Any, heads: Any
     ) -> list[Verdict]:
         return [await self.score(spec, text, row, run_id=run_id) for text in completions]
 
