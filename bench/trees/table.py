@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness.kept import Cell
-from bench.harness.record import Headline, Table
+from bench.harness.record import NO_TARGET, Headline, Table
 from bench.harness.table import Result
 from bench.trees import course, figures, protocol
 from bench.trees.arms import WHOLE, Setting, Task
@@ -115,6 +115,10 @@ def _compare(result: Compared, title: str, rival: str, runs: Runs, get: Get) -> 
         against = _against(ratio, adjusted.get(name, math.nan))
         cells = _cells(runs[name], get)
         result.lines.append([title, name, _shape(setting), *_line(spent[name], cells, against)])
+        if ratio is not None and title == _title(MAIN):
+            what = f"{title}: tokens of {rival} over those of {name}"
+            figure = f"{against[0]} ({against[1]})"
+            result.heads.append(Headline(what=what, figure=figure, target=NO_TARGET, met=None))
 
 
 def _against(ratio: Ratio | None, p: float) -> list[str | float]:
