@@ -113,16 +113,6 @@ def adapters(recipe: Recipe) -> None:
         )
 
 
-def groups(recipe: Recipe) -> None:
-    """Raise InvalidInput if a cap on the groups of a step can never act."""
-    most, batch = recipe.optimise.most_groups, recipe.control.groups_per_batch
-    if most >= batch:
-        raise InvalidInput(
-            f"optimise.most_groups {most} never acts on a batch of control.groups_per_batch "
-            f"{batch}: set it below, or to 0"
-        )
-
-
 def estimator(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput if the estimator needs facts of trees that nothing in the recipe gives."""
     optimise, engine = recipe.optimise, recipe.resources.engine

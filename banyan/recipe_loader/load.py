@@ -65,7 +65,6 @@ def resolve(data: dict[str, Any], name: str = "recipe", places: Places | None = 
         checks.replay(recipe.replay)
     checks.learned_head(recipe, policy)
     checks.rooms(recipe, policy)
-    checks.groups(recipe)
     checks.estimator(recipe, policy)
     for scorer in (*recipe.filter, *recipe.eval.filter):
         if ":" not in scorer.name:

@@ -1,17 +1,12 @@
 """A step trains on at most so many groups: the first that teach (TreePO's group filter)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan import registry
-from banyan.errors import InvalidInput
-from banyan.recipe import Recipe
-from banyan.recipe_loader.load import resolve
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from services.learner.data import most_groups
@@ -89,21 +84,3 @@ def test_no_more_than_the_most_teach_and_none_is_lost(
     assert capped.count("") == min(most, free.count(""))
     teaching = [i for i, reason in enumerate(free) if not reason]
     assert [i for i, reason in enumerate(capped) if not reason] == teaching[:most]
-
-
-def _recipe(most: int) -> Mapping[str, Any]:
-    return {
-        "name": "r",
-        "model": "tiny",
-        "task": {"name": "arithmetic"},
-        "filter": [{"name": "number"}],
-        "control": {"groups_per_batch": 24},
-        "optimise": {"most_groups": most},
-    }
-
-
-@pytest.mark.parametrize("most", [24, 30])
-def test_a_cap_that_never_acts_is_refused(most: int) -> None:
-    assert isinstance(resolve(_recipe(8)), Recipe)
-    with pytest.raises(InvalidInput, match=f"most_groups {most} never acts.* set it below"):
-        resolve(_recipe(most))
