@@ -1,52 +1,22 @@
 """Whole groups: ends of growth from a real broker, leaves from a real treestore, votes logged."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Sequence
-
-import pytest
 
 from banyan.errors import DeadlineMissed
-from banyan.signals import Signals
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
 from services.verifier import worker_loop
-from services.verifier.groups import DURABLE, GroupConsumer, GroupHandler, GrowthEnd
+from services.verifier.groups import DURABLE, GroupHandler, GrowthEnd
 from services.verifier.publisher import BusPublisher
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
 from services.verifier.scoring import Scoring
-from services.verifier.store import GrpcStore, specs_of
-from tests.treestore.client import Store, served
-
-RECIPE = {
-    "name": "test",
-    "model": "tiny",
-    "task": {"name": "arithmetic"},
-    "filter": [{"name": "majority", "settings": {"take": "last"}}],
-    "eval": {"filter": [{"name": "number"}]},
-}
-VOTE = {"scorers": ["majority"], "group_scorers": ["majority"]}
-
-
-@pytest.fixture
-async def store(nats_server, tmp_path):
-    async with served(nats_server.url, tmp_path) as made:
-        made.forge.run_id = "vote-00000001"
-        run = made.forge.run()
-        run.recipe_json = json.dumps(RECIPE)
-        epoch = (
-            await rpc.call(made.runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest(gateway_id="g"))
-        ).epoch
-        await rpc.call(
-            made.runs.PutRun, rs.PutRunRequest(run=run, request_id="vote", gateway_epoch=epoch)
-        )
-        made.epoch = epoch
-        yield made
+from tests.treestore.client import Store
+from tests.verifier.groups.world import RECIPE, VOTE, grow, store_of, verifier
 
 
 class Broken(BusPublisher):
@@ -83,49 +53,6 @@ class Failing(BusPublisher):
         if self.asked == 2:
             raise DeadlineMissed("NATS did not take a score within 30 s")
         await super().publish(scored, msg_id, traceparent)
-
-
-def _store(store: Store) -> GrpcStore:
-    made = GrpcStore.__new__(GrpcStore)
-    made._trees, made._runs = store.trees, store.runs
-    made._specs, made._reading = {}, {}
-    return made
-
-
-@contextlib.asynccontextmanager
-async def verifier(store: Store, publisher=None):
-    stop = asyncio.Event()
-    scoring = Scoring(Pool(Limits(deadline_s=2.0)))
-    handler = GroupHandler(_store(store), publisher or BusPublisher(store.bus), scoring, "v1")
-    task = asyncio.create_task(GroupConsumer(store.bus, handler).run(stop))
-    try:
-        yield task
-    finally:
-        stop.set()
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        await scoring.close()
-
-
-async def grow(
-    store: Store, spec: tree_pb2.TreeSpec, texts: list[str], heads: Sequence[float] = ()
-) -> None:
-    """Grow a tree with an answer on each branch, whose last token the head scored, if any."""
-    forge = store.forge
-    await store.publish(forge.opened(spec, store.epoch))
-    epoch = await store.claim(spec.tree_id)
-    root = forge.root(spec)
-    signals = [Signals(head_T=[0.0, 0.0, 1.0, head]) for head in heads] or [Signals()] * len(texts)
-    leaves = [
-        forge.child(root, n, text=text, signals=said)
-        for n, (text, said) in enumerate(zip(texts, signals, strict=True))
-    ]
-    said = [
-        forge.segments(root, *leaves, epoch=epoch),
-        *(forge.leaf(leaf, epoch=epoch) for leaf in leaves),
-    ]
-    await store.publish(*said, forge.grown(spec.tree_id, *leaves, epoch=epoch))
 
 
 async def scores(store: Store, tree_id: bytes) -> list[tuple[str, float, float]]:
@@ -173,36 +100,6 @@ async def test_a_group_is_voted_on_once_all_its_trees_are_grown(store, eventuall
         assert tree.state == tree_pb2.TREE_STATE_CLOSED
 
 
-async def test_votes_of_an_evaluation_are_weighted_by_what_the_store_heard(
-    store, eventually, monkeypatch
-):
-    """7 has one voice, with 0.75 behind it; 8 has two, with 0.25 and 0.375."""
-    voted = RECIPE | {"eval": {"filter": [{"name": "number"}], "votes": {"weight": "head"}}}
-    monkeypatch.setattr("services.verifier.store.specs_of", lambda _: specs_of(json.dumps(voted)))
-    names = ["vote", "head-vote"]
-    shared = {"scorers": names, "group_scorers": names, "label": "after-voted"}
-    warm, cold = (store.forge.spec(ordinal, 0, 1, **shared) for ordinal in (6, 7))
-    async with verifier(store):
-        await grow(store, warm, ["7", "8", "8.0"], heads=(0.75, 0.25, 0.375))
-        await grow(store, cold, ["7", "8", "8.0"])
-        for spec, by_head in ((warm, [1.0, 0.0, 0.0]), (cold, [0.0, 0.0, 0.0])):
-            wanted = {"vote": [0.0, 1.0, 1.0], "head-vote": by_head}
-            await eventually(lambda spec=spec, wanted=wanted: gives(store, spec, wanted))
-
-
-async def gives(store: Store, spec: tree_pb2.TreeSpec, wanted: dict[str, list[float]]) -> bool:
-    """Return True if the leaves of a tree have these values from left to right, by scorer."""
-    tree = (await rpc.call(store.trees.GetTree, ts.GetTreeRequest(tree_id=spec.tree_id))).tree
-    places = {segment.id: segment.ordinal for segment in tree.segments}
-    found: dict[str, dict[int, float]] = {}
-    for scored in tree.scores:
-        by_leaf = found.setdefault(scored.scorer, {})
-        by_leaf[places[scored.leaf.segment]] = scored.score.value
-    return {
-        name: [value for _, value in sorted(values.items())] for name, values in found.items()
-    } == wanted
-
-
 async def grow_silently(
     store: Store, spec: tree_pb2.TreeSpec, texts: list[str]
 ) -> events_pb2.TreeGrown:
@@ -241,7 +138,7 @@ async def test_trees_of_another_run_are_not_voted_on(store, eventually):
     )
     scoring = Scoring(Pool(Limits(deadline_s=2.0)))
     handler, ends = (
-        GroupHandler(_store(store), counting, scoring, "v1"),
+        GroupHandler(store_of(store), counting, scoring, "v1"),
         [GrowthEnd(spec.tree_id, grown.claim_epoch)],
     )
     assert await handler.handle(other.run_id, ends) and counting.published == 0
