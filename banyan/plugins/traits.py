@@ -27,6 +27,7 @@ class PolicyTraits:
         after too long a silence of control.
     needs_head: requires a learned head
     truncates: samples from a truncated distribution, which a recipe must allow
+    forks_inside: paths begin inside segments that have ended, so that their KV is worth its memory
     acts: has the actions of its paths answered, so that a recipe may name an environment
     gives: the facts of banyan.facts that its trees have, for estimators that need them
     width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a
@@ -38,6 +39,7 @@ class PolicyTraits:
     needs_room: bool = False
     needs_head: bool = False
     truncates: bool = False
+    forks_inside: bool = False
     acts: bool = False
     gives: Collection[str] = ()
     width: int = 1

@@ -36,6 +36,7 @@ class EPTree(Growing):
     """Entropy-guided tree search: forks at surprising tokens of finished chains."""
 
     toy = "one_fork"
+    forks_inside = True
 
     chains: int = 6
     """M: independent samples of the prompt, each the trunk of a tree."""

@@ -35,6 +35,7 @@ class Rose(Growing):
     """Sequential branching at the arg-max of semantic uncertainty, with restarts."""
 
     toy = "one_fork"
+    forks_inside = True
 
     width: int = 8
     """n: leaves of a tree."""

@@ -35,6 +35,7 @@ class Scope(Growing):
     """Rewards of at least this count as right."""
 
     needs_scores = True
+    forks_inside = True
 
     def __post_init__(self) -> None:
         checks.whole(self, ("width", "most"), 1)

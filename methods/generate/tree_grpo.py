@@ -22,6 +22,8 @@ from methods.generate.rollouts import Rollout, roll_out
 class TreeGRPO(Growing):
     """Expansion of random nodes."""
 
+    forks_inside = True
+
     rounds: int = 1
     """l: rounds of expansion."""
     expansions: int = 2

@@ -58,6 +58,7 @@ class Echo(Growing):
     """Entropy-confidence branching with cuts."""
 
     toy = "one_fork"
+    forks_inside = True
 
     width: int = 32
     """n: leaves of a tree."""

@@ -78,6 +78,7 @@ class Latr(Growing):
 
     truncates: ClassVar[bool] = True  # greedy sampling, see the module's head
     toy: ClassVar[str] = "reconverging"
+    forks_inside: ClassVar[bool] = True
 
     width: int = 8
     """n: leaves of a tree."""

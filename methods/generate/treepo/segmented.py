@@ -39,6 +39,11 @@ class Segmented(Growing):
         self._one_of("fallback", endings.CUTS)
         self._one_of("finished", endings.FINISHED)
 
+    @property
+    def forks_inside(self) -> bool:
+        """True if paths may be cut between the ends of segments, whose KV engines keep anyway."""
+        return self.fallback == "argmin_logprob"
+
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
         if getattr(self, name) not in known:
             raise ValueError(

@@ -40,6 +40,7 @@ class Request:
     draw_key: key of its draws (banyan.draws.branch_key).
     sampling: settings of the distribution drawn from.
     keep: whether a child is likely, so that its KV is worth its memory.
+    forks_inside: whether that holds however it ends, as paths begin at any token of it.
     acts: whether that holds behind a stop string, too, where it ends an action.
     order: place in logical order; deterministic engines admit by it, others first come, first
         served.
@@ -53,6 +54,7 @@ class Request:
     draw_key: int
     sampling: Sampling
     keep: bool = False
+    forks_inside: bool = False
     acts: bool = False
     order: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()

@@ -81,6 +81,7 @@ class RequestBuilder:
             draw_key=branch_key(self.spec.seed, branch.parent, branch.fork, branch.ordinal),
             sampling=sampling,
             keep=longest < self.spec.max_path_tokens,
+            forks_inside=self.spec.traits.forks_inside,
             acts=self._may_act(branch),
             order=(*self.order(branch.parent), branch.fork, branch.ordinal),
             forced=expansion.forced,

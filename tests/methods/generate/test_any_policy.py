@@ -6,14 +6,16 @@ They are exact budgets, resumption, order, cuts, idempotence.
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan import registry
 from banyan.draws import Draws
-from banyan.plugins import GrowthBudget, GrowthView
+from banyan.plugins import GrowthBudget, GrowthView, traits
 from banyan.segment import Finish
 from banyan.tree import Tree
+from services.rollout.growth.grower import Grower
 from tests.methods.generate.forests import EAGER, Signalling, any_policy, asked, grow_anyhow
 from tests.rollout import growing
 from tests.rollout.growing import ENDING, ENDLESS, grow, shape, spec, survivors
@@ -138,3 +140,37 @@ def test_the_drivers_can_tell_trees_apart():
     item, _ = grow(spec("iid", {"width": 3}, 12, 1), engine(ENDING))
     other = grow_anyhow(spec("iid", {"width": 3}, 12, 2), engine(ENDING), random.Random(0))
     assert shape(item) != shape(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("echo", {"segment": 16, "chains": 1, "width": 6, "max_branches": 4}),
+        ("eptree", {}),
+        ("latr", {"chunk": 4}),
+        ("rose", {}),
+        ("tree-grpo", {"node": 3}),
+        ("treepo", {"segment": 16, "max_depth": 4, "fallback": "argmin_logprob"}),
+        ("treepo-eager", {"segment": 16, "max_depth": 4, "fallback": "argmin_logprob"}),
+    ],
+)
+def test_a_policy_whose_paths_begin_inside_ended_segments_says_so(name, of):
+    """Engines keep the KV of such segments."""
+    sure = {"": {"x": 1.0}, "xxxxxx": dict.fromkeys("abcdefgh", 0.125)}  # what echo branches at
+    for seed in range(20):
+        fresh = growing.engine({"chain": sure}) if name == "echo" else engine(ENDING)
+        tree = grow(spec(name, of, 48, seed), fresh)[0].tree
+        inside = [s for s in tree if s.parent and s.fork < len(tree.segments[s.parent])]
+        if any(s.parent != tree.root.id for s in inside):
+            break
+    else:
+        pytest.fail("no tree of it has such a path")
+    assert traits.of_policy(registry.build("generate", name, of)).forks_inside
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_policy(), SEEDS)
+def test_requests_say_what_the_policy_says(policy, seed):
+    grower = Grower(spec(*policy, 12, seed), Tree(b"t" * 32), engine(ENDING).tokenizer, "test")
+    said = traits.of_policy(grower.spec.tree_policy).forks_inside
+    assert {request.forks_inside for request in grower.start().requests} == {said}

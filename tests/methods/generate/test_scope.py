@@ -116,6 +116,7 @@ def fixed(grower: Grower) -> tuple[Leaf, Leaf]:
         and grower.completion(created)[:8] == text[:5] + "xyz"
         and len(grower.completion(created)) == LENGTH
     )
+    assert grower.spec.traits.forks_inside, "engines keep what a repair begins in"
     (forced,) = [s for s in grower.tree if s.kind is Kind.FORCED]
     assert (forced.origin, forced.fork, forced.text, forced.parent) == (
         Origin.TEACHER,

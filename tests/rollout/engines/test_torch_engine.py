@@ -71,6 +71,20 @@ def test_children_of_a_kept_segment_continue_its_cache(make_engine, llama):
     assert sorted(e.cached_tokens for e in ended.values()) == [23, 24, 24, 27, 28, 28]
 
 
+@pytest.mark.parametrize("forks_inside", [True, False])
+def test_paths_inside_an_ended_answer_continue_its_cache(make_engine, llama, forks_inside):
+    engine = make_engine()
+    request = replace(ask("whole", prompt(20), max_new_tokens=9), forks_inside=forks_inside)
+    whole = finish(engine, [request])["whole"]
+    before = engine.stats()
+    forks = [np.concatenate((prompt(20), whole.tokens_T[:n])) for n in (3, 7)]
+    requests = [ask((n, b), fork, b) for n, fork in enumerate(forks) for b in range(2)]
+    ended = finish(engine, requests)
+    assert worst(llama, ended, requests) < TOLERANCE
+    again = engine.stats().prefilled_tokens - before.prefilled_tokens
+    assert again == (2 if forks_inside else 10)  # the last token of each, or all behind the prompt
+
+
 @pytest.mark.parametrize("acts", [True, False])
 def test_what_follows_an_action_continues_its_cache(make_engine, llama, acts):
     engine = make_engine()

@@ -244,7 +244,8 @@ class ScriptedEngine:
 
     def _end(self, branch: _Branch, finish: Finish) -> Sampled:
         sampled = branch.ended(finish, self._policy)
-        if branch.request.keep and finish is Finish.BOUNDARY:
+        kept = branch.request.keep and finish is Finish.BOUNDARY
+        if kept or branch.request.forks_inside:
             self._cache(np.concatenate((branch.request.prefix_P, sampled.tokens_T)))
         return sampled
 

@@ -124,6 +124,8 @@ class RunningBranch:
 
     def is_continued(self, finish: Finish, tokenizer: Tokenizer) -> bool:
         """Return whether a child of the ended branch is likely."""
+        if self.request.forks_inside:
+            return True
         if finish is Finish.STOP:
             return self.request.acts and self.tokens[-1] not in tokenizer.eos
         return finish is Finish.BOUNDARY and self.request.keep
