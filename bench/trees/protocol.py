@@ -43,6 +43,8 @@ WIDENED: Mapping[str, Sequence[Setting]] = {
     "forks-grpo": _FEWEST,
     "forks-outcome": _FEWEST,
     "iid-grpo": _FEWEST,  # its best is inside; a rival is tried with no fewer settings
+    "tree-grpo": _FEWEST,
+    "treepo": _FEWEST,
 }
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
 
