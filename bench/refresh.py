@@ -32,7 +32,7 @@ from bench.harness.compared import RECIPE
 from bench.harness.table import Result, median
 from services.chassis import models
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
 from services.chassis.weights.file import WeightManifest

@@ -10,7 +10,7 @@ from banyan.recipe import Recipe
 from banyan.runtime import garbage, torch_environment
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.process import cores, process, settings
 from services.chassis.rpc import rpc
 from services.chassis.rpc.health import Liveness

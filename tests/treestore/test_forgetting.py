@@ -8,9 +8,10 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.messaging import object_store, subjects
+from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects import object_store
+from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.rpc import rpc
 from tests.treestore.client import Store, served
 

@@ -127,7 +127,7 @@ async def test_each_run_that_is_cleared_away_has_its_own_time(
     async def floors(_: object) -> dict[str, int]:
         return {}
 
-    monkeypatch.setattr("services.chassis.messaging.object_store.names", buckets)
+    monkeypatch.setattr("services.chassis.messaging.objects.object_store.names", buckets)
     bus: Any = SimpleNamespace(client=None, ack_floors=floors, subjects_of=queues)
     context: Any = SimpleNamespace(clearing=asyncio.Lock(), database=SimpleNamespace(read=over))
     keeper = Maintenance(context, bus, None)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from banyan.policy import PolicyVersion
 from banyan.v1 import events_pb2, learner_service_pb2_grpc
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.process import process
 from services.chassis.rpc import rpc
 from services.learner import server

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, TemporaryError
-from services.chassis.messaging import object_store as buckets
+from services.chassis.messaging.objects import object_store as buckets
 from services.chassis.weights import file
 from services.learner.weights import object_store as outlets
 from services.learner.weights import version_chain

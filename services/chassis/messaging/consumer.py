@@ -11,25 +11,20 @@ from typing import Any
 import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, StatusCode
+from nats.js.api import ConsumerConfig
 from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.messaging.flush import flushed
+from services.chassis.messaging.open_request import RENEWED_S, SHORTEST_S, OpenRequest
 
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 3.0  # for returning the messages that arrived
 _ANSWER_S = 1.0  # the broker answers at once, unless it is away just now
-_REQUEST_S = 1.0  # a broker that restarted has forgotten pull requests, so they are renewed
-# A process that was suspended beyond its deadline still makes one request; the library refuses a
-# wait of zero.
-_SHORTEST_S = 0.05
 _LASTS_S = 5.0  # of a request that stays open; a reconnect is looked for more often
-_GRACE_S = 0.25  # for the broker's word that a request is over
-_CONFLICT_S = 0.25  # before the next request after one that the broker refused
 # Errors of a broker that may have lost a stream or a consumer.
 _LOST = (
     nats.errors.NoRespondersError,
@@ -58,93 +53,6 @@ async def ready(subscription: Any, batch: int, timeout_s: float) -> list[Msg]:
                     break
                 messages.append(message)
     return messages
-
-
-class OpenRequest:
-    """A pull request that stays open behind a fetch, so that later messages come unasked.
-
-    The broker ends it after `lasts_s`, and forgets it when it restarts; then it is made again.
-
-    batch: messages that it asks for, and so the most that arrive before they are taken
-    """
-
-    def __init__(self, subscription: Any, batch: int, lasts_s: float) -> None:
-        self._subscription, self._batch, self._lasts_s = subscription, batch, lasts_s
-        self._left = 0  # messages that the broker still owes
-        self._until = 0.0
-        self._connects = -1
-
-    async def take(self, batch: int, timeout_s: float, rest_s: float = 0.0) -> list[Msg]:
-        """Return the messages that are there, at most `batch`; without any, wait for the first.
-
-        Raise TimeoutError without any, and the error of a broker that knows no such consumer.
-
-        rest_s: rest after a first message that was waited for, so that others join it
-        """
-        deadline = time.monotonic() + timeout_s
-        while not (messages := self._arrived(batch)):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            await self._request_if_over()
-            left_s = min(left_s, self._until - time.monotonic(), _REQUEST_S)
-            with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
-                message = await self._subscription._sub.next_msg(timeout=max(_SHORTEST_S, left_s))
-                if self._is_content(message):
-                    await self._rest(message, rest_s)
-                    return [message, *self._arrived(batch - 1)]
-        return messages
-
-    async def _request_if_over(self) -> None:
-        connection, now = self._subscription._nc, time.monotonic()
-        connects = connection.stats["reconnects"]
-        if self._left > 0 and now < self._until and connects == self._connects:
-            return
-        self._left, self._connects = self._batch, connects
-        self._until = now + self._lasts_s + _GRACE_S
-        request = {"batch": self._batch, "expires": round(self._lasts_s * 1e9)}
-        await connection.publish(
-            self._subscription._nms, json.dumps(request).encode(), self._subscription._deliver
-        )
-
-    async def _rest(self, message: Msg, rest_s: float) -> None:
-        """Wait a moment, but keep the message among those that arrived if that is cancelled."""
-        if not rest_s or self._left <= 0:
-            return
-        try:
-            await asyncio.sleep(rest_s)
-        except asyncio.CancelledError:
-            self._subscription._sub._pending_queue.put_nowait(message)
-            raise
-
-    def _arrived(self, batch: int) -> list[Msg]:
-        """Return messages that arrived, without a wait."""
-        messages: list[Msg] = []
-        inner = self._subscription._sub
-        while len(messages) < batch and not inner._pending_queue.empty():
-            message = inner._pending_queue.get_nowait()
-            inner._pending_size -= len(message.data)  # which the client bounds
-            inner._pending_queue.task_done()
-            if self._is_content(message, is_first=not messages):
-                messages.append(message)
-        return messages
-
-    def _is_content(self, message: Msg, is_first: bool = True) -> bool:
-        """Return False for a status, which ends the request. Raise the error that it may be.
-
-        An error behind messages that are returned comes again with the next request.
-        """
-        status = JetStreamContext.is_status_msg(message)
-        if not status:
-            self._left -= 1
-            return True
-        if status == StatusCode.CONFLICT:  # not at once: the broker would say the same
-            self._until = min(self._until, time.monotonic() + _CONFLICT_S)
-            return False
-        self._left = 0
-        if is_first and not JetStreamContext._is_temporary_error(status):
-            raise APIError.from_msg(message)
-        return False
 
 
 class Consumer:
@@ -207,7 +115,7 @@ class Consumer:
                 if self._standing:
                     self._request = OpenRequest(self._subscription, self._standing, _LASTS_S)
             if self._request is not None:
-                left_s = max(_SHORTEST_S, deadline - time.monotonic())
+                left_s = max(SHORTEST_S, deadline - time.monotonic())
                 return await self._request.take(batch, left_s, self._rest_s)
             return await self._ready(batch, deadline)
         except (TimeoutError, nats.errors.TimeoutError):
@@ -220,10 +128,10 @@ class Consumer:
 
     async def _ready(self, batch: int, deadline: float) -> list[Msg]:
         """Call `ready` until the deadline."""
-        while (left_s := deadline - time.monotonic()) > _REQUEST_S:
+        while (left_s := deadline - time.monotonic()) > RENEWED_S:
             with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
-                return await ready(self._subscription, batch, _REQUEST_S)
-        return await ready(self._subscription, batch, max(_SHORTEST_S, left_s))
+                return await ready(self._subscription, batch, RENEWED_S)
+        return await ready(self._subscription, batch, max(SHORTEST_S, left_s))
 
     async def close(self) -> None:
         """Request no more, and return at once the messages that arrived and were not fetched."""

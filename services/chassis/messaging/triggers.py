@@ -13,9 +13,9 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
-from services.chassis.messaging.consumer import OpenRequest
 from services.chassis.messaging.delivery import Delivery
 from services.chassis.messaging.flush import flushed
+from services.chassis.messaging.open_request import OpenRequest
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from banyan.v1 import events_pb2
 from banyan.wire.segments import policy_from_wire
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import FULL, Bucket
+from services.chassis.messaging.objects.object_store import FULL, Bucket
 from services.chassis.process import process, telemetry
 from services.chassis.weights import lock
 from services.chassis.weights.delta import Words

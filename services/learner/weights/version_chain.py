@@ -8,7 +8,7 @@ and one on its way, the store never holds more than four and a half whole ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.chassis.messaging.object_format import Object
+from services.chassis.messaging.objects.object_format import Object
 from services.chassis.weights.versions import Link
 
 KEEP = 3  # newest versions that can be rebuilt, as many as the learner's folder holds

@@ -20,7 +20,7 @@ from banyan.v1 import events_pb2
 from banyan.wire.segments import policy_to_wire
 from services.chassis.messaging import notices, subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_format import Object
+from services.chassis.messaging.objects.object_format import Object
 from services.chassis.weights import file as weightfile
 from services.chassis.weights import stream, versions
 from services.chassis.weights.delta import Words

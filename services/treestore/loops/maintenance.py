@@ -11,8 +11,9 @@ from nats.js.errors import Error as JetStreamError
 from sqlalchemy import Connection
 
 from banyan.errors import TemporaryError
-from services.chassis.messaging import object_store, subjects
+from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.objects import object_store
 from services.chassis.rpc.health import Pulse
 from services.treestore.control import runs
 from services.treestore.loops import deadlines

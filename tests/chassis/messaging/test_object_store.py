@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from banyan.errors import InvalidInput, NotFound, TemporaryError
-from services.chassis.messaging import object_store as buckets
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_format import CHUNK_BYTES
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects import object_store as buckets
+from services.chassis.messaging.objects.object_format import CHUNK_BYTES
+from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.process import nats_server as server_module
 
 DATA = random.Random(0).randbytes(20 * CHUNK_BYTES + 777)

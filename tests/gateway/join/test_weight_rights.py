@@ -11,10 +11,10 @@ import pytest
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import BanyanError
-from services.chassis.messaging import object_store as buckets
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.messaging.object_store import Bucket
+from services.chassis.messaging.objects import object_store as buckets
+from services.chassis.messaging.objects.object_store import Bucket
 from tests.gateway.join.test_credentials import RUN, Secured
 
 DATA = bytes(range(256)) * 8000  # four chunks

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from banyan.policy import PolicyVersion
-from services.chassis.messaging.object_format import Object
+from services.chassis.messaging.objects.object_format import Object
 from services.chassis.weights.versions import Link
 from services.learner.weights import version_chain
 from services.learner.weights.version_chain import KEEP, Sent

@@ -27,8 +27,8 @@ from nats.js.errors import NotFoundError as NoStream
 
 from banyan.errors import DeadlineMissed, InvalidInput, NotFound, TemporaryError
 from banyan.reasons import Reason
-from services.chassis.messaging import object_format
-from services.chassis.messaging.object_format import Chunks, Object
+from services.chassis.messaging.objects import object_format
+from services.chassis.messaging.objects.object_format import Chunks, Object
 
 log = logging.getLogger(__name__)
 
