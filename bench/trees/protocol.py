@@ -37,14 +37,14 @@ SCREENED = ("rose", "latr", "dars", "echo")
 """Recipes that are only looked at: one setting, few seeds."""
 SCREEN = Setting(8, 16, RATES[1])
 SCREEN_SEEDS = range(3)
-_FEWEST = tuple(Setting(32, 4, rate) for rate in RATES)
+_FEWEST, _MOST = (tuple(Setting(*shape, rate) for rate in RATES) for shape in ((32, 4), (2, 64)))
 WIDENED: Mapping[str, Sequence[Setting]] = {
     "eptree": _FEWEST,
     "forks-grpo": _FEWEST,
     "forks-outcome": _FEWEST,
-    "iid-grpo": _FEWEST,  # its best is inside; a rival is tried with no fewer settings
+    "iid-grpo": (*_FEWEST, *_MOST),  # its best is inside; a rival is tried with all that trees are
     "tree-grpo": _FEWEST,
-    "treepo": _FEWEST,
+    "treepo": _MOST,
 }
 """Settings beside the grid, by arm: neighbours of a best one at its edge."""
 
