@@ -12,8 +12,9 @@ import pytest
 
 from banyan.v1 import events_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.messaging import assignments, object_store, subjects
+from services.chassis.messaging import assignments, subjects
 from services.chassis.messaging.bus import Bus
+from services.chassis.messaging.objects import object_store
 from services.chassis.messaging.objects.object_store import Bucket
 from services.chassis.rpc import rpc
 from services.treestore.api.run_service import RunStoreService
