@@ -102,6 +102,15 @@ def test_a_segment_goes_on_in_the_state_that_its_prefix_left():
     assert LETTERS.decode(ended.tokens_T) == "ab"
 
 
+@pytest.mark.parametrize(("forks_inside", "cached"), [(True, 6), (False, 3)])
+def test_an_ended_answer_that_paths_begin_inside_stays_cached(forks_inside, cached):
+    engine = build({"chain": {"": {"a": 1.0}, "aaaa": {"": 1.0}}}, P0, 8)
+    whole = replace(ask("whole", GO), forks_inside=forks_inside)
+    assert finish(engine, [whole])["whole"].finish is Finish.STOP
+    inside = ask("inside", np.concatenate((GO, path("aaab"))), max_new_tokens=1)
+    assert finish(engine, [inside])["inside"].cached_tokens == cached
+
+
 def test_a_steps_time_counts_prefilled_tokens_and_branches():
     slept = []
     settings = {"chain": {"": {"a": 1.0}}, "latency_s": 1.0, "prefill_s": 0.1, "branch_s": 0.01}
