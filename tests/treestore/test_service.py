@@ -256,10 +256,20 @@ async def test_letters_of_other_services_and_advisories_become_rows(
     await eventually(listed)
 
 
-async def test_a_run_comes_with_its_progress_where_that_is_asked_for(store: Store) -> None:
+async def test_a_run_comes_with_its_progress_where_that_is_asked_for(
+    store: Store, eventually
+) -> None:
     await store.grow(store.forge.spec())
     run_id = store.forge.run_id
-    progress = await rpc.call(store.runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id))
+
+    async def read() -> rs.ReadProgressResponse:
+        return await rpc.call(store.runs.ReadProgress, rs.ReadProgressRequest(run_id=run_id))
+
+    async def closed() -> bool:  # after the trees that `grow` waits for, scores still come in
+        return (await read()).groups.closed == 1
+
+    await eventually(closed)
+    progress = await read()
     wanted = rs.ReadRunRequest(run_id=run_id, with_progress=True)
     answer = await rpc.call(store.runs.ReadRun, wanted)
     assert answer.run.run_id == run_id and answer.progress == progress
