@@ -47,6 +47,7 @@ class Claim:
     """A claim of a system.
 
     name: argument of the command
+    cells: claim whose cells it reads; its own by default
     system: its name and paper
     says: what it claims
     tell: the finding, from all cells in the order of seeds
@@ -64,6 +65,7 @@ class Claim:
     asked: Mapping[str, Any] = field(default_factory=dict)
     measure: Callable[[int], Cell] | None = None
     bench: str = ""
+    cells: str = ""
 
     @property
     def command(self) -> str:
@@ -81,7 +83,7 @@ class Claim:
         return self.tell(there) if len(there) == len(cells) else not_measured(there)
 
     def _cell(self, kept: Kept, seed: int, measures: bool) -> Cell | None:
-        name, measure = f"{self.name}/{seed}", self.measure
+        name, measure = f"{self.cells or self.name}/{seed}", self.measure
         if measure is None or not (measures or kept.path(name).exists()):
             return None
         return kept.get(name, {**self.asked, "seed": seed}, lambda: measure(seed))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from bench.claims import (
     april,
-    arrol,
     ets,
     packing,
     redundancy,
@@ -15,7 +14,7 @@ from bench.claims import (
     xrpo,
 )
 from bench.claims.claim import KEPT, Claim
-from bench.claims.learning import dars_b, dots_replay, echo, latr, mc_grpo, otr
+from bench.claims.learning import arrol, dars_b, dots_replay, echo, ets_vote, latr, mc_grpo, otr
 from bench.harness.kept import Kept
 
 CLAIMS: Sequence[Claim] = (
@@ -33,6 +32,8 @@ CLAIMS: Sequence[Claim] = (
     echo.CLAIM,
     otr.CLAIM,
     dars_b.CLAIM,
+    arrol.VOTE,
+    ets_vote.CLAIM,
     *without_figures.CLAIMS,
 )
 

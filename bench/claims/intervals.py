@@ -1,4 +1,4 @@
-"""Ratios of pairs, with intervals."""
+"""Ratios and differences of pairs, with intervals."""
 
 import math
 from collections.abc import Sequence
@@ -26,3 +26,10 @@ def pairs(first: Sequence[float], second: Sequence[float]) -> Pairs:
     mean, error = fmean(logs), stdev(logs) / math.sqrt(len(logs))
     half = quantile(0.05, len(logs) - 1) * error
     return Pairs(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def differences(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean difference of pairs, at least two, with Student's 95 % interval."""
+    found = [a - b for a, b in zip(first, second, strict=True)]
+    half = quantile(0.05, len(found) - 1) * stdev(found) / math.sqrt(len(found))
+    return fmean(found), fmean(found) - half, fmean(found) + half

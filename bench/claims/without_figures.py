@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.claims.claim import NO_COMPARISON, UNMEASURED, Claim, Finding, Tell
+from bench.claims.claim import NO_COMPARISON, Claim, Finding, Tell
 from bench.harness.kept import Cell
 
 
@@ -14,20 +14,6 @@ def _said(ours: str, verdict: str) -> Tell:
 
 
 CLAIMS = (
-    Claim(
-        name="arrol-vote",
-        system="ARRoL (arXiv 2603.24840)",
-        says="up to +8.3 points by votes that its head weights",
-        tell=_said("the recipe counts votes by its head; no bench has compared them", UNMEASURED),
-    ),
-    Claim(
-        name="ets-vote",
-        system="ETS (arXiv 2502.13575)",
-        says="a vote weighted by step scores keeps the accuracy of REBASE",
-        tell=_said(
-            "the recipe counts votes by its steps' scores; no bench has compared them", UNMEASURED
-        ),
-    ),
     Claim(
         name="scope",
         system="SCOPE (arXiv 2602.24110)",

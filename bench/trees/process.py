@@ -35,11 +35,12 @@ from services.gateway.runs.opening import Opener
 from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset
 from services.learner import losses
-from services.learner.data import metrics
+from services.learner.data import from_store, metrics
 from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained
+from services.learner.packing.head_observations import LeafObservations
 from services.learner.training.trainer import StepReport, Trainer, settle
 from services.rollout.engines.factory import maker
 from services.rollout.growth.grower import Grower
@@ -136,9 +137,9 @@ class InProcess:
         run_id: str = "alone",
         facts: Callable[[Tree], Facts] = lambda tree: NO_FACTS,
     ) -> None:
-        if recipe.environment is not None or recipe.control.rooms or recipe.optimise.head:
+        if recipe.environment is not None or recipe.control.rooms:
             raise NotReady(
-                f"recipe {recipe.name} has an environment, rooms or a head: run it with services"
+                f"recipe {recipe.name} has an environment or rooms: run it with services"
             )
         settle(1)
         folder = models.resolve(recipe.model, tokenizer=True)
@@ -165,7 +166,7 @@ class InProcess:
         trees, counts = self.grow(specs)
         batch = Batch(number, specs, _by_group(specs, trees))
         self._rows.learn(batch, allocations)
-        lesson = self._lesson(self._replays.joined(batch))
+        lesson = self._lesson(batch)
         report = self._trainer.step(lesson.sequences, number, lesson.sizes)
         self._publish(number + 1)
         self.update = Update(batch, lesson, report)
@@ -191,6 +192,11 @@ class InProcess:
         wanted = Evaluation(f"step-{self.policy.step}", kind, self.policy.step)
         trees, _ = self.grow(list(itertools.islice(self._opener.evaluation(wanted), rows)))
         return [[value for value in tree.rewards.values() if value is not None] for tree in trees]
+
+    @property
+    def tokenizer(self) -> Any:
+        """Tokenizer of the policy."""
+        return self._engine.tokenizer
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the weights of the policy in training."""
@@ -264,14 +270,20 @@ class InProcess:
         grown = tree.grower.tree
         return ScoredTree(grown, tree.leaves, rewards, self._facts(grown))
 
-    def _lesson(self, groups: Groups) -> Lesson:
+    def _lesson(self, batch: Batch) -> Lesson:
         optimise = self.recipe.optimise
+        observations: LeafObservations = {}
+        if optimise.head is not None:
+            grown = [tree for _, trees in batch.groups for tree in trees]
+            stored = [tree_pb2.Tree(spec=spec) for spec in batch.specs]
+            observations = from_store.leaf_observations(stored, grown)
         return build_lesson(
-            groups,
+            self._replays.joined(batch),
             self._estimator,
             lambda tree, leaf: False,
             self.policy.digest,
             self._trainer.budget,
+            observations=observations,
             targets=self._targets,
             minibatches=optimise.minibatches,
             entropy_quantile=optimise.entropy_quantile,
@@ -282,7 +294,7 @@ class InProcess:
         """Write the weights as a learner does, and load them as a node does."""
         dtype = str(self._dtype).removeprefix("torch.")
         with tempfile.TemporaryDirectory() as folder:
-            weights = self._trainer.masters.computed()
+            weights = self._trainer.published()
             manifest = file.write(Path(folder), "policy", weights, 0, step, dtype)
             self.policy = PolicyVersion(1, step, manifest.digest)
             self._engine.load(self.policy, manifest.manifest_path)
