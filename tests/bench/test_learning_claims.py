@@ -6,8 +6,8 @@ import pytest
 
 from banyan.errors import NotReady
 from banyan.recipe import Recipe
-from bench.claims.claim import NOT_SHOWN, SHOWN, Finding
-from bench.claims.learning import dars_b, dots_replay, echo, expert, otr
+from bench.claims.claim import NOT_SHOWN, SHOWN, UNMEASURED, Finding
+from bench.claims.learning import arrol, dars_b, dots_replay, echo, ets_vote, expert, otr
 from bench.claims.learning.chains import Arm, nearest
 from bench.trees.earlier import Replays, Rows
 from bench.trees.process import Counts
@@ -27,6 +27,37 @@ def test_echo_is_compared_after_as_many_tokens_with_its_forks_and_clips() -> Non
     assert found.verdict == SHOWN and found.ours.startswith("+10.7 points: 61.0 % against 50.3 %")
     assert "32 forks an update, 1.0 % of tokens clipped" in found.ours
     assert echo.tell([_echo(0.60, 0.50), _echo(0.50, 0.60)]).verdict == NOT_SHOWN
+
+
+def _arrol(after: float, plain: float, head: float) -> Cell:
+    votes = {"plain": plain, "head": head, "leaf": 0.25}
+    ours = {"after": after, "sampled": 110_400, "acts": {"ends_discarded": 1536.0}, **votes}
+    return {"arrol": ours, "iid": {"after": 0.5, "sampled": 110_600}}
+
+
+def test_arrol_is_compared_after_as_many_tokens_and_its_votes_on_the_same_rows() -> None:
+    cells = [_arrol(0.52, 0.4, 0.5), _arrol(0.53, 0.5, 0.6), _arrol(0.54, 0.6, 0.7)]
+    found = arrol.tell(cells)
+    assert found.verdict == SHOWN and found.ours.startswith("+3.0 points of held-out accuracy")
+    assert "53.0 % after 110,400 sampled tokens against 50.0 % after 110,600" in found.ours
+    assert "128 of 256 rollouts stopped an update" in found.ours
+    votes = arrol.tell_votes(cells)
+    assert votes.verdict == SHOWN and votes.ours.startswith("+10.0 points: 60.0 % by the head's")
+    assert votes.interval == "+10.0 to +10.0 points"  # pairs: policies differ, and are no error
+    few = [_arrol(0.5, 0.4, 0.45), _arrol(0.5, 0.5, 0.56)]
+    assert arrol.tell_votes(few).verdict == NOT_SHOWN
+    assert arrol.tell_votes([_arrol(0.5, 0.4, float("nan"))]).verdict == UNMEASURED
+
+
+def test_ets_keeps_an_accuracy_that_it_loses_less_than_a_point_of() -> None:
+    def cell(ets: float, rebase: float) -> Cell:
+        return {"ets": {"head": ets, "plain": 0.3}, "rebase": {"head": rebase, "plain": 0.4}}
+
+    found = ets_vote.tell([cell(0.495, 0.5), cell(0.595, 0.6)])
+    assert found.verdict == SHOWN and found.ours.startswith("-0.5 points: 54.5 % against 55.0 %")
+    assert "(majorities of the same leaves: 30.0 % and 40.0 %)" in found.ours
+    assert ets_vote.tell([cell(0.485, 0.5), cell(0.585, 0.6)]).verdict == NOT_SHOWN
+    assert ets_vote.tell([cell(float("nan"), 0.5)]).verdict == UNMEASURED
 
 
 def _dars(large: tuple[float, float], small: tuple[float, float]) -> Cell:
