@@ -30,7 +30,6 @@ NAMES = (
 )
 LONG = (
     "trl",
-    "equal",
     "trunks",
     "information",
     "growing",

@@ -19,7 +19,7 @@ branches until the tree is wide.
 SHORT_ANSWER = 12
 """Tokens of an answer up to which no tree recipe has ended above independent samples.
 
-Measured at 8 to 12 tokens (docs/benchmarks/equal.md); longer answers are not covered.
+Measured at 8 to 12 tokens (docs/benchmarks/history/equal.md); longer answers are not covered.
 """
 WHOLE_LEAVES = frozenset(
     {
@@ -76,7 +76,7 @@ def verdicts(shape: Shape, tokens: TreeTokens) -> list[Verdict]:
         words = (
             f"answers have at most {shape.max_new_tokens} tokens: up to {SHORT_ANSWER}, no tree "
             "recipe has ended above independent samples at equal sampled tokens, and most ended "
-            "below (docs/benchmarks/equal.md); a task of longer answers may suit them"
+            "below (docs/benchmarks/history/equal.md); a task of longer answers may suit them"
         )
         changes = (independent(shape),)
         found.append(Verdict(name="short-answers", words=words, changes=changes))

@@ -1,13 +1,11 @@
-"""Accuracy at equal sampled tokens, read from runs, and the table's differences."""
+"""Courses of runs: accuracy at sampled tokens, and seconds of steps, read from a store."""
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from banyan.v1 import events_pb2
-from bench import equal
 from bench.harness import curve
 from bench.harness.curve import at_tokens, first_at
 
@@ -29,47 +27,6 @@ def test_a_policy_that_sampled_nothing_new_counts_as_it_is() -> None:
 def test_the_first_good_policy_is_found_by_number() -> None:
     assert first_at({10: 0.95, 2: 0.2, 8: 0.9}, 0.9) == 8
     assert first_at({2: 0.2}, 0.9) is None
-
-
-def cell(end: float) -> dict[str, Any]:
-    return {
-        "tokens": [0, 4000, 9000],
-        "accuracy": {"0": 0.1, "1": 0.1, "2": end},
-        "leaves": [64.0, 64.0],
-    }
-
-
-def test_the_table_says_wins_losses_and_what_nobody_can_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(equal, "TOKENS", 8000)
-    ends = {
-        "arithmetic": (0.50, 0.55, 0.60),
-        "treepo": (0.90, 0.95, 0.99),
-        "echo": (0.1, 0.12, 0.11),
-        "rose": (0.4, 0.6, 0.6),
-    }
-    cells = {
-        f"{name}/{seed}/8000": cell(end)
-        for name, each in ends.items()
-        for seed, end in enumerate(each)
-    }
-    output = {what: bar for what, _, _, bar in equal.table(cells).rows}
-    assert output["8000 tokens: treepo"].endswith("WINS")
-    assert output["8000 tokens: echo"].endswith("LOSES")
-    assert output["8000 tokens: rose"].endswith("within the spread")
-    assert "against" not in output["8000 tokens: arithmetic"]
-    assert "8000 tokens: latr" not in output
-
-
-def test_a_cell_that_ended_too_early_is_no_figure() -> None:
-    with pytest.raises(ValueError, match="beyond 9001 tokens"):
-        equal.held(cell(0.5), 9001)
-
-
-def test_every_recipe_of_the_table_is_there() -> None:
-    for name in (equal.RIVAL, *equal.TREES):
-        assert (equal.RECIPES / f"{name}.yaml").is_file()
 
 
 def store(path: Path) -> Path:
