@@ -42,6 +42,7 @@ WIDENED: Mapping[str, Sequence[Setting]] = {
     "eptree": _FEWEST,
     "forks-grpo": _FEWEST,
     "forks-outcome": _FEWEST,
+    "iid-gigpo": (*_FEWEST, Setting(16, 8, 2 * RATES[-1])),  # at the highest rate, too
     "iid-grpo": (*_FEWEST, *_MOST),  # its best is inside; a rival is tried with all that trees are
     "tree-grpo": _FEWEST,
     "treepo": _MOST,
