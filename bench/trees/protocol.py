@@ -38,12 +38,13 @@ SCREENED = ("rose", "latr", "dars", "echo")
 SCREEN = Setting(8, 16, RATES[1])
 SCREEN_SEEDS = range(3)
 _FEWEST, _MOST = (tuple(Setting(*shape, rate) for rate in RATES) for shape in ((32, 4), (2, 64)))
+_FASTEST = (Setting(*SHAPES[0], 2 * RATES[-1]),)
 WIDENED: Mapping[str, Sequence[Setting]] = {
     "eptree": _FEWEST,
     "forks-grpo": _FEWEST,
     "forks-outcome": _FEWEST,
-    "iid-gigpo": (*_FEWEST, Setting(16, 8, 2 * RATES[-1])),  # at the highest rate, too
-    "iid-grpo": (*_FEWEST, *_MOST),  # its best is inside; a rival is tried with all that trees are
+    "iid-gigpo": (*_FEWEST, *_FASTEST),
+    "iid-grpo": (*_FEWEST, *_MOST, *_FASTEST),  # a rival is tried with all that others are
     "tree-grpo": _FEWEST,
     "treepo": _MOST,
 }
