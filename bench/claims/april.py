@@ -1,11 +1,10 @@
 """APRIL: tokens a second where twice the groups of a batch are in hand and lengths have a tail."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from bench.claims import virtual
 from bench.claims.claim import Claim, Finding, verdict
-from bench.claims.intervals import pairs
+from bench.claims.intervals import Pairs, pairs
 from bench.claims.virtual import Chain, Step
 from bench.harness.kept import Cell
 from services.rollout.engines.scripted.latency import Latency
@@ -52,18 +51,10 @@ def _throughput(steps: Sequence[Step]) -> dict[str, float]:
 
 def tell(cells: Sequence[Cell]) -> Finding:
     """Compare the arms at the fullest engine; say the others beside it."""
-    gains = {
-        law: [
-            fmean(c[law]["april"][str(f)] / c[law]["plain"][str(f)] for c in cells) for f in FILLS
-        ]
-        for law in LAWS
-    }
-    first, second = (
-        [cell["long tail"][arm][str(FILLS[0])] for cell in cells] for arm in ("april", "plain")
-    )
-    found = pairs(first, second)
-    others = ", ".join(f"+{100 * (g - 1):.0f} %" for g in gains["long tail"][1:])
-    even = f"{100 * (gains['geometric'][0] - 1):+.0f} %"
+    gains = {law: [_gain(cells, law, fill) for fill in FILLS] for law in LAWS}
+    found, *emptier = gains["long tail"]
+    others = ", ".join(f"{100 * (g.estimate - 1):+.0f} %" for g in emptier)
+    even = f"{100 * (gains['geometric'][0].estimate - 1):+.0f} %"
     return Finding(
         ours=f"{100 * (found.estimate - 1):+.0f} % tokens a second on a full engine ({others} on"
         f" emptier ones; {even} with lengths of one geometric law)",
@@ -72,6 +63,11 @@ def tell(cells: Sequence[Cell]) -> Finding:
         on="virtual time: control's gate, growers and the scripted engine; no training time",
         verdict=verdict(found.low, found.high, _SAID),
     )
+
+
+def _gain(cells: Sequence[Cell], law: str, fill: int) -> Pairs:
+    april, plain = ([cell[law][arm][str(fill)] for cell in cells] for arm in ("april", "plain"))
+    return pairs(april, plain)
 
 
 CLAIM = Claim(
