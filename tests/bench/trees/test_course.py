@@ -1,11 +1,13 @@
 """A run of the experiment `trees`: when it has got there, and what its arms ask for."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench.trees import arms, course
 from bench.trees.arms import ARMS, Setting, Task
+from bench.trees.process import Counts
 from bench.trees.protocol import SCREENED
 
 
@@ -52,3 +54,45 @@ def test_forks_fill_the_answer() -> None:
     settings = arms.forks(Task(16), 16)["settings"]
     assert (settings["segment"], settings["max_depth"]) == (24, 5)  # the fifth has the end alone
     assert arms.forks(Task(32), 8)["settings"]["segment"] == 64
+
+
+class _Process:
+    """A process whose updates take tokens, and whose accuracy is told."""
+
+    recipe = SimpleNamespace(eval=SimpleNamespace(max_rows=512))
+
+    def __init__(self, *accuracies: float) -> None:
+        self._left = list(accuracies)
+        self._now = 0.0
+
+    def accuracy(self, rows: int | None = None) -> float:
+        if rows is not None:  # a few rows come first
+            self._now = self._left.pop(0)
+        return self._now
+
+    def step(self, number: int) -> Counts:
+        return Counts(sampled=15_000)
+
+
+def _seen(process: Any, cap: int) -> list[tuple[int, int, int]]:
+    points = course.run(process, cap, say=lambda line: None)["points"]
+    return [(point["sampled"], point["updates"], point["rows"]) for point in points]
+
+
+def test_a_policy_that_is_far_is_measured_on_few_rows_but_for_the_last_time() -> None:
+    few, whole = course.FEW, 512
+    assert _seen(_Process(0.1, 0.2, 0.3, 0.4), 50_000) == [
+        (0, 0, few),
+        (30_000, 2, few),  # the first updates beyond each 20,000 tokens
+        (45_000, 3, few),
+        (60_000, 4, whole),
+    ]
+
+
+def test_a_run_ends_at_its_second_right_measurement_in_a_row() -> None:
+    assert _seen(_Process(0.1, 0.75, 0.9, 0.95, 1.0), 10**6) == [
+        (0, 0, course.FEW),
+        (30_000, 2, 512),
+        (45_000, 3, 512),
+        (60_000, 4, 512),
+    ]

@@ -54,3 +54,9 @@ def test_holm_adjusts_for_the_number_of_comparisons() -> None:
     """0.01 · 3, then max(0.03, 0.02 · 2), then max(0.04, 0.04 · 1)."""
     assert figures.holm((0.02, 0.01, 0.04)) == pytest.approx([0.04, 0.03, 0.04])
     assert figures.holm((0.9, 0.8)) == [1.0, 1.0]
+
+
+def test_a_bound_has_a_two_sided_probability() -> None:
+    """Means of two draws of {0, 1} are 0, 1/2, 1 with 1/4, 1/2, 1/4: above the other with 5/16."""
+    found = figures.ratio([Spent(100), Spent(200, censored=True)], _spent(100, 200))
+    assert found.p == pytest.approx(10 / 16, abs=0.02)

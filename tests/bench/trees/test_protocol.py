@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from bench.trees import protocol
-from bench.trees.arms import RATES, SHAPES, Setting
+import pytest
+
+from bench.trees import course, protocol
+from bench.trees.arms import ARMS, RATES, SHAPES, Setting, Task, no_facts
 from bench.trees.protocol import (
     CONTROL,
     MAIN,
@@ -16,6 +18,7 @@ from bench.trees.protocol import (
     WIDENED,
     Wanted,
 )
+from bench.trees.stepwise import states
 
 GOOD = Setting(8, 16, RATES[1])
 
@@ -135,3 +138,33 @@ def test_what_a_run_spent_is_a_bound_where_it_did_not_get_there() -> None:
     points = [{"accuracy": a, "sampled": 10, "seconds": 7.5} for a in (0.2, 0.5)]
     spent = protocol.spent({"points": points, "cap": 10}, "seconds")
     assert (spent.value, spent.censored) == (7.5, True)
+
+
+def _wanted(arm: str, task: Task = MAIN, setting: Setting = GOOD, seed: int = 0) -> Wanted:
+    return Wanted(ARMS[arm], task, setting, seed)
+
+
+def test_a_run_is_asked_with_all_that_decides_about_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = _wanted("treepo").asked()
+    assert asked == _wanted("treepo").asked()
+    others = [
+        _wanted("treepo", seed=1),
+        _wanted("treepo", task=Task(8)),
+        _wanted("treepo", setting=Setting(4, 32, RATES[1])),
+        _wanted("iid-grpo"),
+    ]
+    assert all(other.asked() != asked for other in others)
+    monkeypatch.setattr(protocol, "CAPS", {16: 7})
+    assert _wanted("treepo").asked() != asked
+    monkeypatch.undo()
+    monkeypatch.setattr(course, "GRID", 7)
+    assert _wanted("treepo").asked() != asked
+
+
+def test_a_run_gets_the_facts_of_its_arm_and_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "InProcess", lambda recipe, facts: facts)
+    monkeypatch.setattr(course, "run", lambda process, cap: {"facts": process, "cap": cap})
+    assert _wanted(CONTROL).measure() == {"facts": states, "cap": 1_000_000}
+    assert _wanted("treepo").measure()["facts"] is no_facts

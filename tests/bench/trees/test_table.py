@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.trees import protocol
+from bench.trees import figures, protocol
+from bench.trees.figures import Spent
 from bench.trees.protocol import LONGEST, MAIN, SEEDS, Wanted
 from bench.trees.table import COLUMNS, Compared, table
 
@@ -95,3 +96,27 @@ def test_the_screen_and_equal_tokens_have_lines_of_their_own() -> None:
     assert titles.count("K = 16, whole chain, screen") == 1 + len(protocol.SCREENED)
     assert titles.count("K = 16, whole chain, equal tokens an update") == 2
     assert len(SEEDS[MAIN]) == 10
+
+
+def test_a_gain_that_is_not_sure_misses_its_bar() -> None:
+    """Ends of 10, 30, … 90 % against 95 %: +45 points, with an interval that begins at +6."""
+
+    def unsure(wanted: Wanted) -> dict[str, Any]:
+        if wanted.task.operations == LONGEST and wanted.arm.name == "iid-grpo":
+            return _run(1000, 0.1 + wanted.seed / 5)
+        return _get(wanted)
+
+    gain = [head for head in table(unsure).heads if head.met is not None][-1]
+    assert gain.figure.startswith("+45.0 points (+5.7 to ")
+    assert gain.met is False
+
+
+def test_probabilities_are_adjusted_for_the_number_of_arms() -> None:
+    def equal(wanted: Wanted) -> dict[str, Any]:
+        spread = 1 + wanted.seed % 3 / 10
+        return _run({"treepo": 330.0}.get(wanted.arm.name, 400.0) * spread)
+
+    first, second = ([Spent(t * (1 + s % 3 / 10)) for s in SEEDS[MAIN]] for t in (400, 330))
+    p = figures.ratio(first, second).p
+    line = _line(table(equal), "K = 16, whole chain", "treepo")
+    assert line["p (Holm)"] == f"{len(protocol.OTHERS) * p:.2g}"
