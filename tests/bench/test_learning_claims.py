@@ -1,14 +1,26 @@
 """Claims about learning: what their rows say of cells, and what their arms differ in."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from banyan.errors import NotReady
 from banyan.recipe import Recipe
+from banyan.recipe_loader.votes import growth
 from bench.claims.claim import NOT_SHOWN, SHOWN, UNMEASURED, Finding
-from bench.claims.learning import arrol, dars_b, dots_replay, echo, ets_vote, expert, otr
-from bench.claims.learning.chains import Arm, nearest
+from bench.claims.learning import (
+    arrol,
+    dars_b,
+    dots_replay,
+    echo,
+    ets_vote,
+    expert,
+    latr,
+    mc_grpo,
+    otr,
+)
+from bench.claims.learning.chains import TASK, Arm, learnt, nearest
 from bench.trees.earlier import Replays, Rows
 from bench.trees.process import Counts
 from bench.trees.scoring import Scorers
@@ -158,3 +170,49 @@ def test_what_only_the_store_knows_is_refused() -> None:
     answers = _refused(control={"curriculum": "seeds"})
     with pytest.raises(NotReady, match="answers in front"):
         Rows(answers, Examples(answers.task, [], [], b""))
+
+
+def test_mc_grpo_is_within_a_point_only_if_all_of_the_interval_is() -> None:
+    def cell(few: float, many: float) -> Cell:
+        return {"few": {"before": 0.1, "after": few}, "many": {"before": 0.1, "after": many}}
+
+    found = mc_grpo.tell([cell(0.600, 0.600), cell(0.602, 0.601), cell(0.601, 0.602)])
+    assert found.verdict == SHOWN and found.ours.endswith("60.1 % against 60.1 %, from 10.0 %")
+    assert mc_grpo.tell([cell(0.50, 0.60), cell(0.60, 0.50)]).verdict == NOT_SHOWN
+
+
+def test_latr_is_compared_in_updates_and_a_run_that_is_not_there_makes_a_bound() -> None:
+    def cell(latr: int, last: float = 0.95) -> Cell:
+        def points(updates: int, end: float) -> Cell:
+            return {"points": [{"accuracy": a, "updates": updates} for a in (0.95, end)]}
+
+        return {"latr": points(latr, last), "grpo": points(20, 0.95)}
+
+    found = latr.tell([cell(10), cell(10), cell(10)])
+    assert (found.verdict, found.ours) == (SHOWN, "200 % of GRPO's speed in updates")
+    cut = latr.tell([cell(10), cell(10, 0.5), cell(10)])
+    assert cut.ours == "200 % of GRPO's speed in updates (some runs did not get there: a bound)"
+    assert latr.tell([cell(40), cell(41)]).verdict == NOT_SHOWN
+
+
+def test_what_a_method_did_is_summed_over_its_updates() -> None:
+    def step(number: int) -> Counts:
+        of_step = {"forks": 2.0 + number}
+        process.update = SimpleNamespace(metrics=lambda: of_step)
+        return Counts(sampled=10, leaves=4)
+
+    process: Any = SimpleNamespace(step=step)
+    acts = ("forks", "clip_fraction")
+    found = learnt(process, lambda updates, _: updates >= 3, acts, lambda _: 0.5)
+    assert found["acts"] == {"forks": 2.0 + 3.0 + 4.0, "clip_fraction": 0.0}
+    assert (found["updates"], found["sampled"], found["leaves"]) == (3, 30, 12)
+
+
+def test_arrol_samples_as_much_as_its_rival_and_stops_no_answer_that_votes() -> None:
+    recipe, settings = arrol.arm().recipe(0), arrol.SETTINGS
+    of_a_stopped_one = settings["detect"] / TASK.tokens
+    whole = settings["keep"] + (1 - settings["keep"]) * of_a_stopped_one
+    assert settings["width"] * whole == arrol.RIVAL_WIDTH
+    assert recipe.eval.votes is not None
+    policy, of_votes = growth(recipe, recipe.eval.votes)
+    assert (policy, of_votes) == ("arrol", {**settings, "keep": 1.0})
