@@ -3,6 +3,7 @@ refused.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from banyan.recipe import Recipe
 from banyan.recipe_loader import votes
 from banyan.recipe_loader.load import resolve
 from banyan.wire.weights import weights_of
+from methods.generate.iid import Iid
 from services.gateway.runs.evaluation import Evaluation, Measured, barrier, evaluations
 from services.gateway.runs.opening import Opener
 from services.gateway.tasks import dataset
@@ -20,6 +22,18 @@ from services.rollout.growth.spec import from_wire
 
 HEAD = {"optimise": {"head": {}}}
 ARROL = {"generate": {"policy": "arrol", "settings": {"width": 8, "detect": 3}}, **HEAD}
+
+
+@dataclass(frozen=True)
+class Curious(Iid):
+    """Independent samples that may read entropies."""
+
+    reads_entropy: bool = False
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether it reads entropies of segments."""
+        return self.reads_entropy
 
 
 def recipe(counted: dict[str, Any] | None = None, **parts: Any) -> Recipe:
@@ -55,6 +69,11 @@ def test_answers_compare_as_the_first_scorer_that_says_how(
     for parts in ({"filter": filters}, {"eval": {"filter": filters}}):
         (vote,) = votes.scorers(recipe(**parts))
         assert (vote.settings["extract"], vote.settings["take"]) == compared
+
+
+def test_the_recipe_may_say_which_number_counts() -> None:
+    (vote,) = votes.scorers(recipe({"take": "last"}))
+    assert vote.settings == {"extract": "number", "take": "last"}
 
 
 def test_the_recipe_may_say_how_answers_compare() -> None:
@@ -101,6 +120,14 @@ def test_the_recipes_own_policy_may_have_other_settings_and_reads_the_head_itsel
             {"policy": "recipe", "settings": {"keep": 2.0}},
             ARROL,
             "eval.votes.settings: generate plugin 'arrol': keep must be",
+        ),
+        (
+            {"policy": "recipe", "settings": {"reads_entropy": True}},
+            {
+                "generate": {"policy": "tests.gateway.runs.test_votes:Curious"},
+                "resources": {"engine": "vllm"},
+            },
+            "eval.votes.settings have generate.policy .* read entropies, .* vllm does not provide",
         ),
         ({}, {"filter": [{"name": "vote"}]}, "filter vote counts the votes of evaluations: set"),
         (

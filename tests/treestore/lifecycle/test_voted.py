@@ -108,3 +108,21 @@ def test_where_no_leaf_won_or_the_winner_has_no_value_there_is_no_vote(world: Wo
     found = measured(world)
     assert found.done == 3 and not found.HasField("head_votes")
     assert (found.votes.rows, found.votes.correct, found.votes.value_sum) == (3, 3, 3.0)
+
+
+def test_winners_with_one_answer_count_by_their_mean_and_are_right_from_one_on(
+    world: World,
+) -> None:
+    """The majority's rewards are 0.5 and 1.0, and that of the head's one is 0.5."""
+    spec = world.forge.spec(**BOTH)
+    leaves = [world.forge.child(world.forge.root(spec), ordinal) for ordinal in range(3)]
+    grow(world, spec, *leaves)
+    scores(world, leaves, "number", 0.0, 0.5, 1.0)
+    scores(world, leaves, "vote", 0.0, 1.0, 1.0)
+    scores(world, leaves, "head-vote", 0.0, 1.0, 0.0)
+    found = measured(world)
+    assert (found.votes.value_sum, found.votes.correct) == (0.75, 0)
+    assert (found.head_votes.value_sum, found.head_votes.correct) == (0.5, 0)
+    for votes in (found.votes, found.head_votes):
+        assert votes.leaf_value_sum == pytest.approx(0.5)
+        assert votes.leaf_correct_sum == pytest.approx(1 / 3)
