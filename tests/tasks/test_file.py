@@ -10,6 +10,7 @@ import pytest
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from services.gateway.tasks import load, messages, split
+from services.gateway.tasks.sources import of_file
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
 
@@ -135,3 +136,12 @@ def test_one_problem_is_held_out_even_if_the_share_is_tiny(tmp_path):
     sides = split(load(source, tmp_path), source)
     assert (len(sides.train), len(sides.held_out)) == (2, 1)
     assert split(load(source, tmp_path), task("rows.jsonl", holdout=0.0)).held_out == []
+
+
+@pytest.mark.parametrize(("name", "many"), [("rows.pq", 70_000), ("rows.PARQUET", 2)])
+def test_a_table_has_the_place_of_each_row_across_its_batches(tmp_path, name, many):
+    table = pyarrow.table({"prompt": [str(number) for number in range(1, many + 1)]})
+    pyarrow.parquet.write_table(table, tmp_path / name)
+    found = of_file(tmp_path / name)
+    wanted = [(f"{tmp_path / name} row {n}", {"prompt": str(n)}) for n in range(1, many + 1)]
+    assert list(found) == wanted

@@ -95,3 +95,12 @@ def test_no_scorer_may_read_the_caches_of_the_hub(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     hub_folder = str(tmp_path / "cache" / "huggingface" / "hub")
     assert hub_folder in set(worker._locations(["hf://org/rows"]))
+
+
+@pytest.mark.parametrize(
+    ("revision", "fixed"),
+    [("a1" * 20, True), ("a1" * 20 + "0", False), ("a1" * 20 + "-x", False), ("A1" * 20, False)],
+)
+def test_a_commit_alone_is_fixed(revision: str, fixed: bool) -> None:
+    """A branch or a tag may begin with a commit's name."""
+    assert parse(f"hf://a/b@{revision}").is_fixed == fixed

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from banyan.recipe.hub_dataset import HubDataset
 from services.gateway.tasks import file
-from services.gateway.tasks.sources import hub
+from services.gateway.tasks.sources import hub, hub_reader
 
 DATASET = HubDataset("org/name")
 TASK = Task(name="file", path="hf://org/name", reward="rewards:exact")
@@ -124,3 +125,28 @@ def test_no_library_of_the_hub_is_loaded_here() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_without_a_hub_the_newest_cached_copy_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, naming = ModuleType("datasets"), ModuleType("datasets.naming")
+    config, snake = SimpleNamespace(HF_DATASETS_CACHE=str(tmp_path)), str.lower
+    monkeypatch.setattr(library, "config", config, raising=False)
+    monkeypatch.setattr(naming, "camelcase_to_snakecase", snake, raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    monkeypatch.setitem(sys.modules, "datasets.naming", naming)
+    for day, letter in enumerate("bca"):
+        copy = tmp_path / "org___name" / "default" / "0.0.0" / (letter * 40)
+        copy.mkdir(parents=True)
+        (copy / "dataset_info.json").write_text('{"config_name": "default"}')
+        os.utime(copy, (day, day))
+
+    def unreachable(dataset: HubDataset) -> str:
+        raise hub_reader.Unreachable("no network")
+
+    monkeypatch.setattr(hub_reader, "_commit", unreachable)
+    opened, _, cause = hub_reader._opened(DATASET)
+    assert (str(opened), cause) == (f"hf://org/name@{'a' * 40}/default:train", "no network")
+    fixed = HubDataset("org/name", "c" * 40, "default")
+    assert hub_reader._opened(fixed)[0] == fixed, "the commit that is named, not the newest"
