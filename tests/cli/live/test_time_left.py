@@ -152,6 +152,19 @@ def test_an_evaluation_that_was_half_done_tells_its_time_by_the_other_half() -> 
     assert pace.left(4, 10.0) == 0.0 and pace.of_an_evaluation(10.0) == pytest.approx(20.0)
 
 
+def test_an_evaluation_ends_by_its_rows_or_by_the_clock_whichever_is_sooner() -> None:
+    """One took 20 s; of the other rows end in bursts."""
+    pace = Pace(Work(steps=1, rows=ROWS))
+    pace.evaluation(0, 0, 0.0)
+    pace.evaluation(0, ROWS, 20.0)
+    pace.step(1, 1, 100.0)
+    pace.evaluation(1, 0, 100.0)
+    assert pace.left(1, 105.0) == pytest.approx(15.0), "no row is over yet"
+    pace.evaluation(1, ROWS * 3 // 4, 110.0)
+    assert pace.left(1, 110.0) == pytest.approx(5.0), "a burst"
+    assert pace.left(1, 130.0) == pytest.approx(5.0), "it takes longer than the first"
+
+
 def test_nothing_is_guessed_before_the_first_step() -> None:
     pace = Pace(Work(steps=4, rows=ROWS))
     assert pace.left(0, 1.0) is None
