@@ -111,6 +111,15 @@ def test_an_ended_answer_that_paths_begin_inside_stays_cached(forks_inside, cach
     assert finish(engine, [inside])["inside"].cached_tokens == cached
 
 
+@pytest.mark.parametrize(("most", "cached"), [(3, 6), (8, 3)])
+def test_only_what_ends_at_its_boundary_is_kept_for_its_children(most, cached):
+    engine = build({"chain": {"": {"a": 1.0}, "aaaa": {"": 1.0}}}, P0, 8)
+    ended = finish(engine, [ask("trunk", GO, keep=True, max_new_tokens=most)])["trunk"]
+    assert ended.finish is (Finish.BOUNDARY if most == 3 else Finish.STOP)
+    child = ask("child", np.concatenate((GO, path("aaab"))), max_new_tokens=1)
+    assert finish(engine, [child])["child"].cached_tokens == cached
+
+
 def test_a_steps_time_counts_prefilled_tokens_and_branches():
     slept = []
     settings = {"chain": {"": {"a": 1.0}}, "latency_s": 1.0, "prefill_s": 0.1, "branch_s": 0.01}

@@ -85,6 +85,19 @@ def test_paths_inside_an_ended_answer_continue_its_cache(make_engine, llama, for
     assert again == (2 if forks_inside else 10)  # the last token of each, or all behind the prompt
 
 
+def test_an_answer_that_the_model_ended_stays_for_paths_inside_it(make_engine, llama):
+    engine = make_engine()
+    free = finish(engine, [ask("free", prompt(20), max_new_tokens=9)])["free"]
+    engine.tokenizer.eos = frozenset({int(free.tokens_T[6])})
+    request = replace(ask("whole", prompt(20), max_new_tokens=9), forks_inside=True)
+    whole = finish(engine, [request])["whole"]
+    assert whole.finish is Finish.STOP and 3 < len(whole.tokens_T) < 9
+    requests = [ask("inside", np.concatenate((prompt(20), whole.tokens_T[:-1])))]
+    ended = finish(engine, requests)
+    assert worst(llama, ended, requests) < TOLERANCE
+    assert ended["inside"].cached_tokens == len(requests[0].prefix_P) - 1
+
+
 @pytest.mark.parametrize("acts", [True, False])
 def test_what_follows_an_action_continues_its_cache(make_engine, llama, acts):
     engine = make_engine()
