@@ -58,7 +58,7 @@ class Counts:
 
     sampled, prefilled: tokens
     trained: tokens of the packed sequences, each computed once
-    path: tokens of the same paths, one by one
+    path: tokens of the answers on the same paths, one by one: without prompts, which `trained` has
     leaves: ends of paths
     positions: steps of the engine in which branches were decoded
     branches: branches decoded in these, in all
