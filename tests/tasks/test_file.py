@@ -1,6 +1,7 @@
 """Rows from the user's file: accepted forms, and the names of bad rows."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -145,3 +146,62 @@ def test_a_table_has_the_place_of_each_row_across_its_batches(tmp_path, name, ma
     found = of_file(tmp_path / name)
     wanted = [(f"{tmp_path / name} row {n}", {"prompt": str(n)}) for n in range(1, many + 1)]
     assert list(found) == wanted
+
+
+def _text_that_is_not_utf8() -> pyarrow.Array:
+    ends = pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0")
+    return pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, ends, pyarrow.py_buffer(b"\xff\xfe")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (_text_that_is_not_utf8(), "UnicodeDecodeError"),
+        (pyarrow.array([2**61], pyarrow.timestamp("us")), "OverflowError"),
+        (pyarrow.array([1], pyarrow.timestamp("us", tz="Mars/Base")), "Mars/Base"),
+    ],
+    ids=["text", "time", "zone"],
+)
+def test_parquet_values_that_python_has_no_form_for_are_named_by_column(
+    tmp_path, values, complaint
+):
+    table = pyarrow.table({"prompt": ["a"], "gold": values})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match=rf"rows 1 to 1: column 'gold' holds .*{complaint}"):
+        load(task("rows.parquet"), tmp_path)
+
+
+def test_parquet_columns_of_one_name_are_refused(tmp_path):
+    table = pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, names=["prompt"] * 2)
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match="two columns 'prompt'; give each a name of its own"):
+        load(task("rows.parquet"), tmp_path)
+
+
+def test_a_value_without_a_json_form_is_named_by_its_field(tmp_path):
+    write(tmp_path, '{"prompt": "a", "x": 1, "gold": 1e999}')
+    with pytest.raises(InvalidInput, match=r"line 1 .* in field 'gold': .*; convert it first"):
+        load(task("rows.jsonl"), tmp_path)
+
+
+def test_a_pipe_and_a_link_to_itself_are_not_said_to_be_missing(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    for name in ("pipe.csv", "loop.csv"):
+        with pytest.raises(InvalidInput, match="name a regular file"):
+            load(task(name), tmp_path)
+
+
+def test_a_file_that_is_one_list_is_told_what_a_line_holds(tmp_path):
+    write(tmp_path, "[", '{"prompt": "a"}', "]")
+    with pytest.raises(InvalidInput, match=r"line 1 is not JSON: .*each line must hold one object"):
+        load(task("rows.jsonl"), tmp_path)
+
+
+def test_of_a_thousand_columns_a_message_names_the_first(tmp_path):
+    write(tmp_path, json.dumps({f"column {i}": 1 for i in range(1000)}))
+    with pytest.raises(InvalidInput) as refused:
+        load(task("rows.jsonl"), tmp_path)
+    assert "column 9," in str(refused.value) and len(str(refused.value)) < 1500

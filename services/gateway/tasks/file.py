@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from banyan.digest import canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
 from banyan.recipe.hub_dataset import is_hub_dataset, parse
@@ -61,6 +62,11 @@ def _records(task: Task, base: Path) -> Iterator[tuple[str, Any]]:
             f"task.path {task.path!r} is a folder; name a file of JSON Lines, CSV or Parquet in it"
         )
     if not path.is_file():
+        if os.path.lexists(path):
+            raise InvalidInput(
+                f"task.path {task.path!r}: {path} is a pipe, a device or a link to"
+                " nothing; name a regular file"
+            )
         raise InvalidInput(f"task.path {task.path!r}: there is no file {path}")
     return sources.of_file(path)
 
@@ -85,10 +91,21 @@ def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
         raise
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{where} holds a value that JSON has no form for: {error}; convert it first"
+            f"{where} holds a value that JSON has no form for{_in_field(row)}: {error};"
+            " convert it first"
         ) from None
     try:
         messages(row, task)
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}") from None
     return row
+
+
+def _in_field(row: dict[str, Any]) -> str:
+    """Return words that name the first field that JSON has no form for."""
+    for name, value in row.items():
+        try:
+            canonical(value)
+        except (TypeError, ValueError):
+            return f", in field {brief(repr(name))}"
+    return ""

@@ -40,7 +40,7 @@ def split_key(row: dict[str, Any], task: Task) -> bytes:
 def _own_messages(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
     field = task.prompt if task.name == "file" else "question"
     if field not in row:
-        known = ", ".join(row) or "none"
+        known = _shortened(", ".join(row)) or "none"
         raise InvalidInput(
             f"there is no field {field!r}, only {known}; set task.prompt to one of them"
         )
@@ -67,5 +67,8 @@ def _message(message: Any, field: str) -> dict[str, str]:
 
 
 def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return _shortened(repr(value), 80)
+
+
+def _shortened(text: str, most: int = 1000) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -17,6 +17,7 @@ from typing import IO, Any
 from banyan.errors import InvalidInput
 from banyan.recipe.hub_dataset import FORM, HubDataset, parse
 from banyan.runtime.launch import OURS
+from services.gateway.tasks.sources import arrow
 
 log = logging.getLogger(__name__)
 ANSWER_S = 90.0
@@ -50,7 +51,7 @@ def records(dataset: HubDataset) -> Iterator[tuple[str, Any]]:
         wanted = int(reader.answer(FETCH_S)["rows"])
         number = 0
         for batch in _batches(reader):
-            for row in batch.to_pylist():
+            for row in arrow.rows(batch, str(dataset), number):
                 number += 1
                 yield f"{dataset} row {number}", row
         if number != wanted:  # Arrow takes the end of a pipe for the end of the rows

@@ -25,7 +25,9 @@ def _parsed(line: str, where: str) -> Any:
     try:
         return json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where} is not JSON: {brief(line.strip())}: {error}") from None
+        raise InvalidInput(
+            f"{where} is not JSON: {brief(line.strip())}: {error}; each line must hold one object"
+        ) from None
 
 
 def _no_constant(name: str) -> Any:

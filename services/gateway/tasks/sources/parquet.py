@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from services.gateway.tasks.sources import arrow
 
 
 def records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each row as Python values, with its place. Raise InvalidInput that names the file."""
+    """Yield each row as Python values, with its place.
+
+    Raise InvalidInput that names the file.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -20,7 +24,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
         with pyarrow.parquet.ParquetFile(path) as table:
             row_number = 0
             for batch in table.iter_batches():
-                for row in batch.to_pylist():
+                for row in arrow.rows(batch, str(path), row_number):
                     row_number += 1
                     yield f"{path} row {row_number}", row
     except (pyarrow.ArrowException, OSError) as error:

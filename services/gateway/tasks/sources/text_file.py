@@ -23,7 +23,8 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}"
+            f"{path} is not UTF-8 text: it holds the byte {error.object[error.start]:#x}; convert"
+            " it to UTF-8"
         ) from None
 
 
