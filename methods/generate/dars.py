@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banyan.plugins import Branch, GrowthView
+from banyan.plugins import Branch, GrowthView, checks
 from methods.generate.coroutine_policy import Growing, Growth
 
 SCHEDULES = ("equal", "hardness")
@@ -42,11 +42,8 @@ class Dars(Growing):
     acts = True
 
     def __post_init__(self) -> None:
-        for name in ("width", "max_width"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
-                )
+        checks.whole(self, ("width", "max_width"), 1)
+        checks.finite(self, ("right",))
         if self.max_width < self.width:
             raise ValueError(f"max_width must be at least width={self.width}, got {self.max_width}")
         if self.schedule not in SCHEDULES:

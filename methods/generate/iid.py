@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from banyan.facts import STEPS
-from banyan.plugins import Branch
+from banyan.plugins import Branch, checks
 from methods.generate.coroutine_policy import Growing, Growth
 
 
@@ -23,8 +23,7 @@ class Iid(Growing):
     """Leaves of a tree."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.width, int) or self.width < 1:
-            raise ValueError(f"width must be a whole number of at least 1, got {self.width!r}")
+        checks.whole(self, ("width",), 1)
 
     async def grow(self, growth: Growth) -> None:
         """Sample all branches at once, with a leaf at each end."""

@@ -39,6 +39,7 @@ class Scope(Growing):
 
     def __post_init__(self) -> None:
         checks.whole(self, ("width", "most"), 1)
+        checks.finite(self, ("least", "right"))
         if not 0.0 <= self.least < 1.0:
             raise ValueError(f"least must be at least 0 and below 1, got {self.least!r}")
 

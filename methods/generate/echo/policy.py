@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from banyan.plugins import Branch
+from banyan.plugins import Branch, checks
 from banyan.signals import MOST_TOP, Wanted
 from banyan.tree import Leaf
 from methods.generate.chains import Chain, signals_of
@@ -51,6 +51,8 @@ _COUNTS = (
     "tail_window",
 )
 _MORE_COUNTS = ("entropy_window", "min_branches", "max_branches", "cut_steps")
+_NUMBERS = ("rise", "alpha", "beta", "floor", "cut_rise")
+_OPTIONAL = ("entropy_high", "entropy_low", "confidence", "cut_confidence", "cut_tail")
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,9 @@ class Echo(Growing):
     """Tokens in a row that count as keeping on."""
 
     def __post_init__(self) -> None:
-        for name in (*_COUNTS, *_MORE_COUNTS):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
-                )
+        checks.whole(self, (*_COUNTS, *_MORE_COUNTS), 1)
+        given = (name for name in _OPTIONAL if getattr(self, name) is not None)
+        checks.finite(self, (*_NUMBERS, *given))
         if not self.confidence_k <= self.top <= MOST_TOP or self.max_branches > self.top:
             raise ValueError(
                 f"confidence_k and max_branches may not exceed top, nor top {MOST_TOP}; top is "

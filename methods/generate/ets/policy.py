@@ -64,7 +64,7 @@ class Ets(Growing):
 
     def __post_init__(self) -> None:
         checks.whole(self, ("width", "step", "depth", "most"), 1)
-        if not self.delimiter:
+        if not self.delimiter or not isinstance(self.delimiter, str):
             raise ValueError("delimiter must be a text that ends a step")
         for name, least in (
             ("lambda_b", 0.0),

@@ -34,9 +34,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from banyan.plugins import checks
 from methods.generate.coroutine_policy import Growing, Growth
 from methods.generate.latr.growth import Lookahead
 from methods.generate.latr.lookahead import ForkRule, Likeness
+
+_OPTIONAL = ("tau_abs", "tau_rel", "edit_distance", "suffix", "rouge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,8 @@ class Latr(Growing):
     """η by step: {0: 1.0, 100: 0.5} is 1 up to step 99 and one half from then on."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "chunk"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
-                )
+        checks.whole(self, ("width", "chunk"), 1)
+        checks.finite(self, (name for name in _OPTIONAL if getattr(self, name) is not None))
         if self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         if not isinstance(self.candidates, int) or not 2 <= self.candidates <= 20:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from banyan.draws import Draws
-from banyan.plugins import Branch, Expansion, GrowthView
+from banyan.plugins import Branch, Expansion, GrowthView, checks
 from banyan.segment import Finish, Floats, Segment
 from banyan.tree import Leaf
 from methods.generate.coroutine_policy import Growing
@@ -31,11 +31,7 @@ class Segmented(Growing):
     """True if repetition is checked before everything else."""
 
     def __post_init__(self) -> None:
-        for name in ("segment", "max_depth", "width", "divisor"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}"
-                )
+        checks.whole(self, ("segment", "max_depth", "width", "divisor"), 1)
         self._one_of("fallback", endings.CUTS)
         self._one_of("finished", endings.FINISHED)
 

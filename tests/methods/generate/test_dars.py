@@ -151,6 +151,8 @@ def test_a_plan_by_scores_is_logged_and_made_again() -> None:
     "wrong",
     [
         {"width": 0},
+        {"width": True},
+        {"right": None},
         {"width": 9, "max_width": 8},
         {"schedule": "even"},
         {"max_width": True, "width": 2},

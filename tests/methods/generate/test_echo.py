@@ -170,6 +170,9 @@ def test_an_engine_without_signals_is_refused_by_name():
     "bad,message",
     [
         ({"width": 0}, "width must be a whole number of at least 1, got 0"),
+        ({"chains": True}, "chains must be a whole number of at least 1, got True"),
+        ({"alpha": "x"}, "alpha must be a finite number, got 'x'"),
+        ({"cut_tail": []}, r"cut_tail must be a finite number, got \[\]"),
         ({"top": 21}, "nor top 20"),
         ({"max_branches": 9, "top": 8}, "max_branches may not exceed top"),
         ({"thresholds": "mine"}, "one of quantile, published"),

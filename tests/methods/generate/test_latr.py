@@ -244,6 +244,8 @@ def test_latr_leaves_differ_more_than_independent_samples_on_the_reconverging_mo
     "bad,message",
     [
         ({"chunk": 0}, "chunk must be a whole number of at least 1, got 0"),
+        ({"width": True}, "width must be a whole number of at least 1, got True"),
+        ({"rouge": "x"}, "rouge must be a finite number, got 'x'"),
         ({"preset": "code"}, "one of math, countdown"),
         ({"candidates": 1}, "candidates must be a whole number in 2..20"),
         ({"ages": [20, 0]}, "ages must be whole numbers"),

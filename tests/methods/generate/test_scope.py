@@ -55,7 +55,9 @@ def test_recycling_moves_groups_without_a_lesson_to_those_with_one() -> None:
     assert sum(right[1:n]) + q * right[0] * saved == pytest.approx(0.7346, abs=1e-4)
 
 
-@pytest.mark.parametrize("wrong", [{"width": 0}, {"most": 0}, {"least": 1.0}, {"least": -0.1}])
+@pytest.mark.parametrize(
+    "wrong", [{"width": 0}, {"most": 0}, {"least": 1.0}, {"least": -0.1}, {"right": "x"}]
+)
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput):
         spec(SCOPE, wrong)

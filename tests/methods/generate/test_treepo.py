@@ -97,6 +97,7 @@ def test_cuts_fall_where_the_card_says():
     "settings,message",
     [
         ({"segment": 0}, "segment must be a whole number of at least 1, got 0"),
+        ({"width": True}, "width must be a whole number of at least 1, got True"),
         ({"width": 2.5}, "width must be a whole number"),
         ({"budget": "fair"}, "budget must be one of fixed_avg"),
         ({"fallback": "middle"}, "fallback must be one of random"),

@@ -192,6 +192,7 @@ def test_the_head_learns_at_the_end_of_each_step() -> None:
     [
         ({"width": 0}, "width"),
         ({"delimiter": ""}, "delimiter"),
+        ({"delimiter": 0.5}, "delimiter"),
         ({"temperature": 0.0}, "temperature"),
         ({"lambda_b": -1.0}, "lambda_b"),
         (
