@@ -27,6 +27,10 @@ def parsed(text: str) -> Any:
     loader = Loader("")
     try:
         return None if node is None else loader.construct_document(node)
+    except (ValueError, LookupError, AttributeError) as error:
+        # PyYAML takes these for a value by its form or its tag, and then cannot make one of it.
+        says = f"it holds a number, a date or a tagged value that there is none of ({error})"
+        raise yaml.YAMLError(says) from None
     finally:
         loader.dispose()
 
