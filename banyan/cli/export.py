@@ -60,6 +60,7 @@ def export(
     else:
         out.print(
             f"{checkpoint.name} of {run.run_id} ({kind}) and its {count} trees are in {to}",
+            markup=False,
             soft_wrap=True,
         )
 

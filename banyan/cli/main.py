@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from banyan.cli import advantages, dead, export, lineage, recipes, simulate, tools, trees
 from banyan.cli.doctor import doctor
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _check_text(sys.argv[1:] if arguments is None else arguments)
         app(arguments)
     except BanyanError as error:
-        err.print(f"[bold red]error:[/bold red] {_plain(str(error))}", soft_wrap=True)
+        _print_error(str(error))
         sys.exit(2 if isinstance(error, InvalidInput) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -84,10 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written
         where = f"{error.filename}: " if error.filename else ""
-        err.print(
-            f"[bold red]error:[/bold red] {_plain(f'{where}{error.strerror or error}')}",
-            soft_wrap=True,
-        )
+        _print_error(f"{where}{error.strerror or error}")
         sys.exit(1)
 
 
@@ -104,5 +102,6 @@ def _check_text(arguments: Sequence[str]) -> None:
             )
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _print_error(text: str) -> None:
+    # Text, because names of the user's may look like markup, with backslashes or without.
+    err.print(Text.assemble(("error:", "bold red"), " ", text), soft_wrap=True)

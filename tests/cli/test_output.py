@@ -183,6 +183,20 @@ def test_a_full_disk_is_one_line(
     assert capsys.readouterr().err == "error: /data/trees.jsonl: No space left on device\n"
 
 
+@pytest.mark.parametrize("text", ["[/b]", "a\\[/b]", "a\\[link=http://x]b", "a\\\\[red]"])
+def test_an_error_quotes_what_looks_like_markup_as_it_is(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise InvalidInput(f"no field {text}")
+
+    monkeypatch.setattr(main_module, "app", refuses)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main([])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: no field {text}\n"
+
+
 def checkpoint(folder: Path, name: str, step: int, size: int) -> None:
     created = folder / "checkpoints" / name
     created.mkdir(parents=True)
