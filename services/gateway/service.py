@@ -15,6 +15,7 @@ from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from services.chassis.messaging import assignments
 from services.chassis.messaging.bus import Bus
+from services.chassis.process import process
 from services.chassis.rpc import rpc
 from services.gateway.clients.events import BusLog
 from services.gateway.clients.learners import RpcLearners
@@ -117,19 +118,27 @@ def reachable(address: str) -> str:
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Serve and drive until `stop` is set.
+    """Serve and drive until `stop` is set, also while it waits for the store or the log.
 
     Raise the error that ends all drivers, such as a newer gateway.
     """
-    async with serving(settings) as running:
-        driving = asyncio.create_task(running.drivers.run())
+    async with contextlib.AsyncExitStack() as stack:
+        starting = asyncio.create_task(stack.enter_async_context(serving(settings)))
         stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([driving, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if driving.done():
-                driving.result()
-        finally:
-            stopping.cancel()
-            driving.cancel()
-            with contextlib.suppress(asyncio.CancelledError, BanyanError):
-                await driving
+        stack.push_async_callback(process.cancelled, [starting, stopping])
+        # One whose launcher was killed must not serve under an old epoch when the next one comes.
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await _drive(starting.result().drivers, stopping)
+
+
+async def _drive(drivers: Drivers, stopping: "asyncio.Task[bool]") -> None:
+    driving = asyncio.create_task(drivers.run())
+    try:
+        await asyncio.wait([driving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if driving.done():
+            driving.result()
+    finally:
+        driving.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BanyanError):
+            await driving
