@@ -98,13 +98,24 @@ class Kept:
 
     @staticmethod
     def _held(path: Path, asked: Mapping[str, Any]) -> Cell:
-        cell: Cell = json.loads(path.read_text())
+        cell = _read(path)
         if cell["asked"] != json.loads(json.dumps(dict(asked))):
             then, now = cell["asked"], dict(asked)
             raise RuntimeError(
                 f"{path} was measured with {then}, now {now} is asked; remove it to measure anew"
             )
         return cell
+
+
+def _read(path: Path) -> Cell:
+    """Read a cell. Raises RuntimeError if the file holds none."""
+    try:
+        cell = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RuntimeError(f"{path} is not JSON: {error}; remove it to measure anew") from None
+    if not isinstance(cell, dict) or "asked" not in cell:
+        raise RuntimeError(f"{path} holds no cell; remove it to measure anew")
+    return cell
 
 
 def commit_of(*apart: Path) -> str:

@@ -109,3 +109,10 @@ def test_a_cell_that_another_process_measures_is_left_out(tmp_path: Path, commit
     found = Kept(tmp_path).get("a", {}, lambda: {"x": 2})
     assert found is not None and found["x"] == 2
     assert not (tmp_path / "a.lock").exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"cell": "a/1", "ask', "[]", "{}", "\x80"])
+def test_a_file_that_holds_no_cell_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a-1.json").write_text(text, encoding="latin-1")
+    with pytest.raises(RuntimeError, match=r"a-1\.json .*; remove it to measure anew"):
+        Kept(tmp_path).get("a/1", {}, dict)
