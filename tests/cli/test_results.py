@@ -110,6 +110,8 @@ def test_a_run_is_exported_whole(
     assert {str(p.dtype) for p in loaded.parameters()} == {"torch.float32"}, (
         "the masters are, and are not rounded"
     )
+    bracketed = banyan(state, "export", run_id, "--to", tmp_path / "out[/b]")
+    assert bracketed.returncode == 0 and bracketed.stdout.endswith("out[/b]\n")
     repeated = banyan(state, "export", run_id, "--to", tmp_path / "out")
     assert repeated.returncode == 2 and "not empty" in repeated.stderr
     (tmp_path / "file").write_text("")
