@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from banyan import registry
 from banyan.draws import Draws
+from banyan.errors import InvalidInput
 from banyan.plugins import GrowthBudget, GrowthView, traits
 from banyan.segment import Finish
 from banyan.tree import Tree
@@ -174,3 +175,9 @@ def test_requests_say_what_the_policy_says(policy, seed):
     grower = Grower(spec(*policy, 12, seed), Tree(b"t" * 32), engine(ENDING).tokenizer, "test")
     said = traits.of_policy(grower.spec.tree_policy).forks_inside
     assert {request.forks_inside for request in grower.start().requests} == {said}
+
+
+@pytest.mark.parametrize("name", ["iid", "dars", "echo", "latr", "treepo", "treepo-eager", "rose"])
+def test_true_is_no_number_of_leaves(name):
+    with pytest.raises(InvalidInput, match=r"width must be a whole number .*, got True"):
+        registry.build("generate", name, {"width": True})
