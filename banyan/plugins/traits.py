@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from banyan.errors import InvalidInput, users_code, with_kind
 from banyan.facts import INSIDE, STEPS
 
+MOST_LEAVES = 4096  # of a tree
 T = TypeVar("T")
 
 

@@ -27,7 +27,7 @@ class Generate(Part):
     """Nucleus mass; below 1 the recipe must allow truncated sampling."""
     top_k: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Likeliest tokens kept; 0 for all."""
-    stop: list[str] = []
+    stop: list[Annotated[str, Field(min_length=1)]] = []
     """Strings that end a path, besides the model's end token."""
     logit_bias: Annotated[dict[Token, Bias], Field(max_length=1024)] = {}
     """Numbers that are added to logits before the temperature, by token id; the recipe must allow

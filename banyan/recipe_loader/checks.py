@@ -27,6 +27,12 @@ def named(key: str) -> Iterator[None]:
 def tree_policy(recipe: Recipe, policy: Any) -> None:
     """Raise InvalidInput if the recipe cannot have what its tree policy needs."""
     declared = traits.of_policy(policy)
+    if declared.width > traits.MOST_LEAVES:
+        raise InvalidInput(
+            f"generate.policy {recipe.generate.policy} with these settings grows trees of"
+            f" {declared.width} leaves; a tree has at most {traits.MOST_LEAVES}: grow several of a"
+            " prompt by generate.trees"
+        )
     if recipe.deterministic and declared.needs_scores:
         raise InvalidInput(
             f"generate.policy {recipe.generate.policy} waits for scores, which come at "

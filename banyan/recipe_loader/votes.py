@@ -66,7 +66,14 @@ def check(recipe: Recipe) -> None:
 
 
 def _check_growth(recipe: Recipe, votes: Votes) -> None:
-    declared = traits.of_policy(_built(recipe, votes))
+    built = _built(recipe, votes)
+    declared = traits.of_policy(built)
+    said = traits.attribute(built, "width") is not None  # a policy need not say how many it grows
+    if said and not 2 <= declared.width <= traits.MOST_LEAVES:
+        raise InvalidInput(
+            f"eval.votes counts 2 to {traits.MOST_LEAVES} answers of a row, and eval.votes.policy"
+            f" {votes.policy} grows {declared.width}; change that in eval.votes.settings"
+        )
     if declared.needs_scores or declared.needs_room:
         wanted = "scores of leaves" if declared.needs_scores else "a growth budget"
         raise InvalidInput(

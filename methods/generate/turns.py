@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from banyan.plugins import Branch, checks
+from banyan.plugins.traits import MOST_LEAVES
 from banyan.segment import Finish
 from methods.generate.coroutine_policy import Growing, Growth
 
@@ -31,10 +32,10 @@ class TurnForks(Growing):
     def __post_init__(self) -> None:
         checks.whole(self, ("starts", "branches"), 1, 64)
         checks.whole(self, ("depth",), 0, 16)
-        if self.width > _MOST_LEAVES:
+        if self.width > MOST_LEAVES:
             raise ValueError(
                 f"{self.starts} starts that fork into {self.branches} at {self.depth} answers have"
-                f" {self.width} leaves; a tree has at most {_MOST_LEAVES}"
+                f" {self.width} leaves; a tree has at most {MOST_LEAVES}"
             )
 
     @property
@@ -63,6 +64,3 @@ class TurnForks(Growing):
         for ordinal in range(branches):
             onward = Branch(answer.id, len(answer), ordinal)
             growth.start(self._path(growth, onward, spent + len(run), answers + 1))
-
-
-_MOST_LEAVES = 4096

@@ -64,6 +64,11 @@ def test_a_logit_bias_is_the_same_through_json() -> None:
         (MINIMAL + "generate: {policy: nope}\n", r"no generate plugin 'nope'; known: .*iid, "),
         (MINIMAL + "generate: {settings: {wide: 3}}\n", r"'iid' has no setting 'wide'; it has"),
         (MINIMAL + "generate: {top_p: 0.5}\n", r"allow_truncated_sampling"),
+        (MINIMAL + "generate: {stop: ['']}\n", r"generate.stop.0: must not be empty"),
+        (
+            MINIMAL + "generate: {settings: {width: 4097}}\n",
+            r"iid .* trees of 4097 leaves; a tree has at most 4096: .*by generate.trees",
+        ),
         (
             MINIMAL + "generate: {logit_bias: {5: -1.0}}\n",
             r"logit_bias .*allow_truncated_sampling: true",

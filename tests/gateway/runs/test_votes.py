@@ -117,6 +117,11 @@ def test_the_recipes_own_policy_may_have_other_settings_and_reads_the_head_itsel
         ({"settings": {"width": 4}}, {}, "eval.votes.settings are for policy: recipe"),
         ({"policy": "recipe", "width": 4}, {}, "eval.votes.width is for policy: iid"),
         (
+            {"policy": "recipe", "settings": {"width": 1}},
+            {},
+            "counts 2 to 4096 answers of a row, and eval.votes.policy recipe grows 1",
+        ),
+        (
             {"policy": "recipe", "settings": {"keep": 2.0}},
             ARROL,
             "eval.votes.settings: generate plugin 'arrol': keep must be",
