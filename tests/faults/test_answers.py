@@ -151,3 +151,9 @@ def test_a_run_whose_tokens_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     run.path()
     [fault] = run.faults()
     assert fault.endswith("has no tokenizer")
+
+
+def test_a_turn_first_ends_the_thoughts_that_were_left_open() -> None:
+    endings = {text: answers.ending(text) for text in ("<think>a", "<think>a</think>b", "a", "")}
+    assert [text for text, end in endings.items() if end] == ["<think>a"]
+    assert answers.ending("<think>a</think><think>") == "</think>"

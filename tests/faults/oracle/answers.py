@@ -123,14 +123,21 @@ def words(db: sqlite3.Connection) -> Iterator[str]:
             yield f"answer {short(row['id'])} cannot be read: run {run_id} has no tokenizer"
             continue
         call = tree_pb2.Receipt.FromString(row["receipt"] or b"").call
-        if reader.decode(_action(rows, row)) != reader.known(call):
+        action = reader.decode(_action(rows, row))
+        if action != reader.known(call):
             yield f"action {short(row['parent'])} says something else than its receipt"
-        said, text = reader.decode(row["tokens"]), reader.known(row["text"])
+        said = reader.decode(row["tokens"]).removeprefix(ending(action))
+        text = reader.known(row["text"])
         goes_on = row["finish"] == Finish.BOUNDARY
         if text and goes_on and run_id not in frames:
             frames[run_id] = _frame(said, text)
         if run_id in frames and not _says(said, text.join(frames[run_id]), whole=goes_on):
             yield f"answer {short(row['id'])} has tokens that say something else than its text"
+
+
+def ending(action: str) -> str:
+    """Return what a turn has to end first: a block of thoughts that the model left open."""
+    return "</think>" if action.rfind("<think>") > action.rfind("</think>") else ""
 
 
 def _says(said: str, turn: str, *, whole: bool) -> bool:
