@@ -31,8 +31,8 @@ class PolicyTraits:
     forks_inside: paths begin inside segments that have ended, so that their KV is worth its memory
     acts: has the actions of its paths answered, so that a recipe may name an environment
     gives: the facts of banyan.facts that its trees have, for estimators that need them
-    width: whole number of leaves that a tree is expected to have, from 1; decides how many trees a
-        node claims
+    width: whole number of leaves that a tree is expected to have, from 1 to MOST_LEAVES; decides
+        how many trees a node claims
     """
 
     needs_scores: bool = False

@@ -55,17 +55,17 @@ def held(process: InProcess, recipe: Recipe, rows: int) -> Outcome:
 
 
 def row(
-    process: InProcess, grown: ScoredTree, row: Any, counting: dict[str, Any]
+    process: InProcess, grown: ScoredTree, asked: Any, counting: dict[str, Any]
 ) -> tuple[float, float, float]:
     """Return whether the winners of both votes are right, and the share of leaves that are."""
     leaves = left_to_right(grown.tree, grown.leaves)
     texts = [_text(process, grown.tree, leaf) for leaf in leaves]
     right = [float((grown.rewards[leaf] or 0.0) >= RIGHT) for leaf in leaves]
-    plain = _winner(counting[VOTE].score_group(texts, row), right)
+    plain = _winner(counting[VOTE].score_group(texts, asked), right)
     head = float("nan")
     if HEAD_VOTE in counting:
         heads = [last(grown.tree, leaf) for leaf in leaves]
-        head = _winner(counting[HEAD_VOTE].score_group(texts, row, heads), right)
+        head = _winner(counting[HEAD_VOTE].score_group(texts, asked, heads), right)
     return plain, head, fmean(right)
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.recipe_loader.load import load, parse, resolve
 from banyan.segment import Sampling
@@ -330,26 +329,3 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 def test_yaml_that_has_no_end_is_refused_at_once(text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=f"recipe is not YAML: .*{says}"):
         parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def f() return 1\n", "SyntaxError"),
-        ("raise SystemExit('gone')\n", "SystemExit: gone"),
-        ("1 / 0\n", "ZeroDivision"),
-        ("import math\nmath.nothing\n", "AttributeError: module 'math' has no"),
-        (
-            "import no_such_pkg.a\n",
-            "No module named 'no_such_pkg'; 'broken_plugin' imports it: inst",
-        ),
-        ("from math import nothing\n", r"cannot import name 'nothing' from 'math' .*[)]$"),
-    ],
-)
-def test_a_plugin_whose_module_breaks_is_named(tmp_path, monkeypatch, text, said) -> None:
-    (tmp_path / "broken_plugin.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        InvalidInput, match=f"cannot import 'broken_plugin' of 'broken_plugin:f': {said}"
-    ):
-        registry.find("generate", "broken_plugin:f")

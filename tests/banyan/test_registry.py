@@ -150,3 +150,26 @@ def test_a_plugin_that_raises_outside_its_methods_is_refused_by_name(
     recipe = "name: a\nmodel: none\ntask: {name: arithmetic}\nresources: {engine: scripted}\n"
     with pytest.raises(InvalidInput, match=message):
         load.parse(recipe, [f"{key}=hostile:{plugin}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f() return 1\n", "SyntaxError"),
+        ("raise SystemExit('gone')\n", "SystemExit: gone"),
+        ("1 / 0\n", "ZeroDivision"),
+        ("import math\nmath.nothing\n", "AttributeError: module 'math' has no"),
+        (
+            "import no_such_pkg.a\n",
+            "No module named 'no_such_pkg'; 'broken_plugin' imports it: inst",
+        ),
+        ("from math import nothing\n", r"cannot import name 'nothing' from 'math' .*[)]$"),
+    ],
+)
+def test_a_plugin_whose_module_breaks_is_named(tmp_path, monkeypatch, text, said) -> None:
+    (tmp_path / "broken_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        InvalidInput, match=f"cannot import 'broken_plugin' of 'broken_plugin:f': {said}"
+    ):
+        registry.find("generate", "broken_plugin:f")

@@ -12,16 +12,14 @@ from typing import Any
 
 from bench.claims.claim import UNMEASURED, Claim, Finding, verdict
 from bench.claims.intervals import differences
-from bench.claims.learning import chains
+from bench.claims.learning import chains, heads
 from bench.claims.learning.chains import GROUPS, TASK, Arm
+from bench.claims.learning.heads import COLD, ROWS, WIDTH
 from bench.harness.kept import Cell
 from bench.trees import ballots
 from bench.trees.figures import difference
 from bench.trees.process import Counts
 
-WIDTH = 16
-ROWS = 256  # held-out rows that vote
-COLD = 4  # gradient steps before the head's scores are used
 UPDATES = 12
 SETTINGS: dict[str, Any] = {
     "width": WIDTH,
@@ -30,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "share": 0.5,
 }
 RIVAL_WIDTH = WIDTH * 3 // 4  # whole rollouts of as many tokens
-_VOTES = {"policy": "recipe", "settings": {"keep": 1.0}, "weight": "head"}
+_CHANGES = heads.changes({"keep": 1.0})  # no answer of a vote is stopped
 _ACTS = ("ends_discarded",)
 _SAID, _SAID_OF_VOTES = 2.3, 8.3  # points
 
@@ -41,7 +39,7 @@ def arm() -> Arm:
         width=WIDTH,
         groups=GROUPS,
         generate={"policy": "arrol", "settings": SETTINGS},
-        changes={"optimise": {"head": {"cold_steps": COLD}}, "eval": {"votes": _VOTES}},
+        changes=_CHANGES,
     )
 
 
@@ -94,7 +92,13 @@ def tell_votes(cells: Sequence[Cell]) -> Finding:
     )
 
 
-_ASKED = {"updates": UPDATES, "settings": SETTINGS, "votes": _VOTES, "rows": ROWS, "cold": COLD}
+_ASKED = {
+    "updates": UPDATES,
+    "settings": SETTINGS,
+    "votes": _CHANGES["eval"]["votes"],
+    "rows": ROWS,
+    "cold": COLD,
+}
 CLAIM = Claim(
     name="arrol",
     system="ARRoL (arXiv 2603.24840)",

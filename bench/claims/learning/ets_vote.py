@@ -11,9 +11,9 @@ from typing import Any
 
 from bench.claims.claim import NOT_SHOWN, SHOWN, UNMEASURED, Claim, Finding
 from bench.claims.intervals import differences
-from bench.claims.learning import chains
-from bench.claims.learning.arrol import COLD, ROWS, WIDTH
+from bench.claims.learning import chains, heads
 from bench.claims.learning.chains import GROUPS, TASK, Arm
+from bench.claims.learning.heads import COLD, ROWS, WIDTH
 from bench.harness.kept import Cell
 from bench.trees import ballots
 from bench.trees.arms import STEP
@@ -43,13 +43,12 @@ def measure(seed: int) -> Cell:
 
 
 def _arm(search: dict[str, float]) -> Arm:
-    votes = {"policy": "recipe", "settings": search, "weight": "head"}
     return Arm(
         width=WIDTH,
         groups=GROUPS,
         advantage="treepo",
         generate={"policy": "ets", "settings": SETTINGS},
-        changes={"optimise": {"head": {"cold_steps": COLD}}, "eval": {"votes": votes}},
+        changes=heads.changes(search),
     )
 
 
