@@ -85,6 +85,11 @@ class Recipe(Part):
                     f"eval.filter and filter name {scorer.name!r} with different settings; lineage "
                     "knows it by name"
                 )
+        if self.eval.votes is not None and self.task.holdout == 0:
+            raise ValueError(
+                "eval.votes counts answers to held-out rows, and task.holdout 0 holds none out: "
+                "set task.holdout above 0, or leave eval.votes out"
+            )
         if self.resources.weights == "nccl" and self.resources.engine_settings.get("lora_rank"):
             raise ValueError(
                 "resources.engine_settings.lora_rank has vLLM take adapters, which it reads from "

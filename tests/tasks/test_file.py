@@ -51,6 +51,8 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path):
     ("line", "complaint"),
     [
         ('{"prompt": "a"', "not JSON"),
+        ('{"prompt": "a", "gold": 1, "gold": 2}', "field 'gold' stands twice"),
+        ('{"prompt": "a", "more": {"x": 1, "x": 1}}', "field 'x' stands twice"),
         ("[1, 2]", r"\[1, 2\]"),
         ('{"question": "a"}', "no field 'prompt', only question"),
         ('{"prompt": 5}', "is 5"),

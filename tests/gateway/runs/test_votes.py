@@ -43,6 +43,14 @@ def recipe(counted: dict[str, Any] | None = None, **parts: Any) -> Recipe:
     return resolve({**base, "eval": measured, **parts})
 
 
+def test_votes_without_held_out_rows_are_refused() -> None:
+    task = {"name": "arithmetic", "holdout": 0}
+    with pytest.raises(InvalidInput, match=r"task\.holdout 0 holds none out"):
+        recipe(task=task)
+    base = {"name": "votes", "model": "tiny", "task": task}
+    assert resolve(base).task.holdout == 0, "refused for its votes alone"
+
+
 def test_without_a_word_sixteen_answers_vote_alike_as_the_scorer_compares_them() -> None:
     made = recipe()
     (vote,) = votes.scorers(made)

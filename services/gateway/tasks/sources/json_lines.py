@@ -23,11 +23,21 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parsed(line: str, where: str) -> Any:
     try:
-        return json.loads(line, parse_constant=_no_constant)
+        return json.loads(line, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
             f"{where} is not JSON: {brief(line.strip())}: {error}; each line must hold one object"
         ) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; a field that stands twice says two things of which one would be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {brief(repr(twice))} stands twice in an object")
+    return made
 
 
 def _no_constant(name: str) -> Any:
