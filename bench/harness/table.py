@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.harness import kept
 from bench.harness.record import LATEST, NO_TARGET, RESULTS, Headline, Table, number, write
 
-_TARGET = re.compile(r"(at least|at most|below|closed form) ([\d.,]*\d)")
+_TARGET = re.compile(r"(at least|at most|above|below|closed form) ([\d.,]*\d)")
 _CPUS = Path("/proc/cpuinfo")
 
 
@@ -72,7 +72,12 @@ def _headline(what: str, figure: float, unit: str, bar: str) -> Headline:
     if not match:
         return Headline(what=what, figure=shown, target=NO_TARGET, met=None)
     side, limit = match[1], float(match[2].replace(",", ""))
-    reached = {"at least": figure >= limit, "at most": figure <= limit, "below": figure < limit}
+    reached = {
+        "at least": figure >= limit,
+        "at most": figure <= limit,
+        "below": figure < limit,
+        "above": figure > limit,
+    }
     met = reached.get(side, True) and "MISSED" not in bar
     return Headline(what=what, figure=shown, target=match[0], met=met)
 

@@ -19,6 +19,7 @@ def run(
     cap: int,
     say: Callable[[str], None] = print,
     updated: Callable[[], None] = lambda: None,
+    grid: int = GRID,
 ) -> Course:
     """Run a process until two measurements in a row are at least `LEAST`, or for `cap` tokens.
 
@@ -26,6 +27,7 @@ def run(
     policy that is far from there is measured on few rows, but for the last one.
 
     updated: called after each update
+    grid: sampled tokens between measurements
     """
     spent, points = Counts(), list[dict[str, Any]]()
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
@@ -45,8 +47,8 @@ def run(
         trained_s += time.monotonic() - before
         number += 1
         updated()
-        if spent.sampled // GRID > due or spent.sampled >= cap:
-            due = spent.sampled // GRID
+        if spent.sampled // grid > due or spent.sampled >= cap:
+            due = spent.sampled // grid
             measure()
             if reached({"points": points}) is not None:
                 break

@@ -6,16 +6,14 @@ setting at a grid's edge widens the grid (`WIDENED`, by hand, with a commit).
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from bench.harness.kept import Cell
 from bench.trees import arms, course, policy
 from bench.trees.arms import ARMS, LAST, RATES, SHAPES, Arm, Setting, Task
-from bench.trees.figures import Spent
+from bench.trees.choice import best
 from bench.trees.process import InProcess
 
 TUNING = (100, 101)
@@ -107,21 +105,6 @@ def _runs(arm: str, settings: Sequence[Setting]) -> list[Wanted]:
     return [Wanted(ARMS[arm], MAIN, s, seed) for s in settings for seed in TUNING]
 
 
-def best(runs: Sequence[Wanted], get: Get) -> tuple[float, Setting] | None:
-    """Return the mean log of what the best setting of some runs costs, and the setting.
-
-    None while runs are missing.
-    """
-    costs: dict[Setting, list[float]] = {}
-    for wanted in runs:
-        cell = get(wanted)
-        if cell is None:
-            return None
-        costs.setdefault(wanted.setting, []).append(math.log(_cost(cell)))
-    setting = min(costs, key=lambda setting: fmean(costs[setting]))
-    return fmean(costs[setting]), setting
-
-
 def rival(get: Get) -> str | None:
     """Return the independent samples whose estimator costs the least; None while runs are
     missing."""
@@ -134,20 +117,6 @@ def tuned(arm: str, get: Get) -> Setting | None:
     """Return an arm's best setting; None while runs are missing."""
     found = best(tuning(arm), get)
     return found[1] if found is not None else None
-
-
-def _cost(cell: Cell) -> float:
-    """Return the tokens of a run; more than its cap, the more the less accurate it was there."""
-    there = course.reached(cell)
-    return there if there is not None else cell["cap"] * (2 - cell["points"][-1]["accuracy"])
-
-
-def spent(cell: Cell, what: str = "sampled") -> Spent:
-    """Return what a run spent until it got there."""
-    there = course.reached(cell, what)
-    if there is not None:
-        return Spent(there)
-    return Spent(float(cell["points"][-1][what]), censored=True)
 
 
 def tree(get: Get) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from bench.harness.kept import Cell
 from bench.harness.record import NO_TARGET, Headline, Table
 from bench.harness.table import Result
-from bench.trees import course, figures, protocol
+from bench.trees import choice, course, figures, protocol
 from bench.trees.arms import WHOLE, Setting, Task
 from bench.trees.figures import Ratio, Spent
 from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, Get, Wanted
@@ -106,7 +106,7 @@ def _compare(result: Compared, title: str, rival: str, runs: Runs, get: Get) -> 
     others = [name for name in runs if name != rival]
     if not others or rival not in runs:
         return
-    spent = {name: [protocol.spent(cell) for cell in _cells(runs[name], get)] for name in runs}
+    spent = {name: [choice.spent(cell) for cell in _cells(runs[name], get)] for name in runs}
     sure = [name for name in others if min(len(spent[name]), len(spent[rival])) > 1]
     ratios = {name: figures.ratio(spent[rival], spent[name]) for name in sure}
     adjusted = dict(zip(sure, figures.holm([ratios[name].p for name in sure]), strict=True))
@@ -114,7 +114,7 @@ def _compare(result: Compared, title: str, rival: str, runs: Runs, get: Get) -> 
         setting, ratio = runs[name][0].setting, ratios.get(name)
         against = _against(ratio, adjusted.get(name, math.nan))
         cells = _cells(runs[name], get)
-        result.lines.append([title, name, _shape(setting), *_line(spent[name], cells, against)])
+        result.lines.append([title, name, shape(setting), *_line(spent[name], cells, against)])
         if ratio is not None and title == _title(MAIN):
             what = f"{title}: tokens of {rival} over those of {name}"
             figure = f"{against[0]} ({against[1]})"
@@ -136,7 +136,7 @@ def _line(
     there = sum(not run.censored for run in spent)
     mean = math.exp(fmean(math.log(run.value) for run in spent))
     accuracy = 100 * fmean(cell["points"][-1]["accuracy"] for cell in cells)
-    ends = [_end(cell) for cell in cells]
+    ends = [end(cell) for cell in cells]
     of = {what: fmean(end[what] for end in ends) for what in ends[0] if what != "rows"}
     return [
         f"{len(cells)} ({there})",
@@ -152,7 +152,7 @@ def _line(
     ]
 
 
-def _end(cell: Cell) -> dict[str, Any]:
+def end(cell: Cell) -> dict[str, Any]:
     """Return the point at which a run was there, or its last one."""
     there = course.reached(cell)
     points: list[dict[str, Any]] = cell["points"]
@@ -172,7 +172,7 @@ def _bars(
     if min(len(first), len(second)) < 2:
         return
     if task == MAIN:
-        ours, theirs = ([protocol.spent(cell) for cell in cells] for cells in (second, first))
+        ours, theirs = ([choice.spent(cell) for cell in cells] for cells in (second, first))
         found = figures.ratio(theirs, ours)
         what = f"{_title(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
         target, met = f"at least {LEAST_RATIO}", found.low >= LEAST_RATIO
@@ -194,13 +194,13 @@ def _tuning(get: Get) -> list[str]:
     for name in (*RIVALS, *OTHERS):
         runs = [wanted for wanted in protocol.tuning(name) if get(wanted) is not None]
         whole = [w for w in runs if sum(w.setting == other.setting for other in runs) > 1]
-        best = protocol.best(whole, get) if whole else None
+        best = choice.best(whole, get) if whole else None
         if best is not None:
             of = len({wanted.setting for wanted in whole})
             mean = f"{math.exp(best[0]):,.0f} tokens"
-            notes.append(f"tuned {name}: {_shape(best[1])}, {mean}, of {of} settings")
+            notes.append(f"tuned {name}: {shape(best[1])}, {mean}, of {of} settings")
     return notes
 
 
-def _shape(setting: Setting) -> str:
+def shape(setting: Setting) -> str:
     return f"{setting.groups} × {setting.leaves} @ {setting.rate:g}"

@@ -12,9 +12,9 @@ from bench.claims.learning import chains
 from bench.claims.learning.chains import RATE, Arm
 from bench.harness.kept import Cell
 from bench.trees import course
+from bench.trees.choice import spent
 from bench.trees.figures import Ratio, ratio
 from bench.trees.process import InProcess
-from bench.trees.protocol import spent
 
 GROUPS, WIDTH, CAP = 16, 8, 300_000
 CHOICE: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.trees import course, protocol
+from bench.trees import choice, course, protocol
 from bench.trees.arms import ARMS, RATES, SHAPES, Setting, Task, no_facts
 from bench.trees.protocol import (
     CONTROL,
@@ -61,7 +61,7 @@ def test_a_run_that_did_not_get_there_costs_more_than_its_cap_and_less_if_it_was
     get = _cells(lambda wanted: None if wanted.setting == GOOD else 999)
     assert protocol.tuned("forks-rose", get) != GOOD
     far, near = ({"points": [{"accuracy": a}], "cap": 1000} for a in (0.2, 0.8))
-    assert protocol._cost(near) == 1200 < protocol._cost(far)
+    assert choice._cost(near) == 1200 < choice._cost(far)
 
 
 def test_the_estimator_of_independent_samples_is_chosen_at_the_middle_shape_alone() -> None:
@@ -136,7 +136,7 @@ def test_the_screen_has_its_own_seeds_and_one_setting() -> None:
 
 def test_what_a_run_spent_is_a_bound_where_it_did_not_get_there() -> None:
     points = [{"accuracy": a, "sampled": 10, "seconds": 7.5} for a in (0.2, 0.5)]
-    spent = protocol.spent({"points": points, "cap": 10}, "seconds")
+    spent = choice.spent({"points": points, "cap": 10}, "seconds")
     assert (spent.value, spent.censored) == (7.5, True)
 
 

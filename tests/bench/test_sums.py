@@ -1,0 +1,122 @@
+"""What the experiment `sums` chooses from measured runs, and what its table says of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banyan.recipe_loader.load import load as load_recipe
+from bench.sums import protocol
+from bench.sums.arms import ARMS, HELD_OUT, TOKENS, forks, recipe
+from bench.sums.protocol import BESIDE, CAP, MIDDLE, RATES, RIVAL, SEEDS, TREES, TUNING, Wanted
+from bench.sums.table import table
+from bench.trees.arms import Setting
+from services.gateway.tasks import load, split
+
+WHAT = ("sampled", "prefilled", "trained", "updates", "positions", "processor_s", "seconds")
+
+
+def cells(costs: Callable[[Wanted], float | None]) -> protocol.Get:
+    """Return runs that got there after so many tokens; None for those that are missing."""
+
+    def get(wanted: Wanted) -> dict[str, Any] | None:
+        cost = costs(wanted)
+        if cost is None:
+            return None
+        ends = [{"accuracy": a, **dict.fromkeys(WHAT, x)} for a, x in ((0.95, cost), (0.96, CAP))]
+        return {"points": ends, "cap": CAP}
+
+    return get
+
+
+def test_the_rows_are_those_of_the_quick_start() -> None:
+    quick = load_recipe(Path(__file__).parents[2] / "recipes" / "quickstart.yaml").task
+    ours = recipe(ARMS[RIVAL], Setting(8, 8, 1e-5), 0).task
+    assert ours == quick
+    assert len(split(load(ours, Path()), ours).held_out) == HELD_OUT
+
+
+def test_forks_lie_inside_the_answer_and_fill_its_tree() -> None:
+    for leaves in (4, 8, 16):
+        settings = forks(leaves)["settings"]
+        assert 2 ** (settings["max_depth"] - 1) == leaves
+        assert settings["segment"] * settings["max_depth"] <= TOKENS
+
+
+def test_all_arms_have_equal_leaves_and_as_many_settings() -> None:
+    get = cells(lambda wanted: 5000)
+    for arm in (RIVAL, *TREES):
+        settings = {wanted.setting for wanted in protocol.tuning(arm, get)}
+        assert len(settings) == len(RATES) + len(BESIDE) == 5
+        assert {setting.groups * setting.leaves for setting in settings} == {64}
+
+
+def test_shapes_are_tried_at_the_best_rate_and_the_best_shape_is_reported() -> None:
+    best = Setting(*BESIDE[1], RATES[2])
+
+    def cost(wanted: Wanted) -> float:
+        if wanted.setting == best:
+            return 2000
+        return 3000 if wanted.setting.rate == RATES[2] else 9000
+
+    get = cells(cost)
+    found = protocol.tuned(RIVAL, get)
+    assert found is not None and found[1] == best
+    assert {wanted.setting for wanted in protocol.reported(get)} == {best}
+    wider = protocol.tuning(RIVAL, get)[len(protocol.rates(RIVAL)) :]
+    assert {(w.setting.groups, w.setting.leaves) for w in wider} == set(BESIDE)
+    assert {w.setting.rate for w in wider} == {RATES[2]}
+
+
+def test_nothing_is_chosen_or_reported_while_runs_are_missing() -> None:
+    middle = Setting(*MIDDLE, RATES[0])
+
+    def cost(wanted: Wanted) -> float | None:
+        return None if (wanted.setting, wanted.seed) == (middle, TUNING[1]) else 5000
+
+    get = cells(cost)
+    assert protocol.tuning(RIVAL, get) == protocol.rates(RIVAL)
+    assert protocol.tuned(RIVAL, get) is None and protocol.tree(get) is None
+    assert not list(protocol.reported(get))
+
+
+def test_the_cheapest_trees_answer_and_both_arms_have_all_seeds() -> None:
+    get = cells(lambda wanted: 4000 if wanted.arm.name == TREES[1] else 5000)
+    assert protocol.tree(get) == TREES[1]
+    runs = [(w.arm.name, w.seed) for w in protocol.reported(get)]
+    assert runs == [(name, seed) for seed in SEEDS for name in (RIVAL, TREES[1])]
+    assert not set(SEEDS) & set(TUNING)
+
+
+def test_the_table_has_ratios_of_what_was_spent_with_a_bar_for_their_lower_bounds() -> None:
+    def cost(wanted: Wanted) -> float:
+        return (1 if wanted.arm.name == TREES[0] else 2) * (1000 + wanted.seed)
+
+    rows = {what: (figure, bar) for what, figure, _, bar in table(cells(cost)).rows}
+    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}"
+    assert rows[of][0] == pytest.approx(2)
+    low, bar = rows[f"{of}, lower bound"]
+    assert 1.9 < low < 2 and bar == "above 1"
+    headlines = {line.what: line for line in table(cells(cost)).table().headline}
+    assert headlines[f"{of}, lower bound"].met is True
+    assert rows[f"{TREES[0]}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
+
+
+def test_a_lower_bound_of_one_misses_the_bar() -> None:
+    headlines = {h.what: h for h in table(cells(lambda wanted: 5000)).table().headline}
+    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}, lower bound"
+    assert headlines[of].met is False
+
+
+def test_a_run_that_never_got_there_makes_the_ratio_a_bound() -> None:
+    def get(wanted: Wanted) -> dict[str, Any] | None:
+        cell = cells(lambda wanted: 5000)(wanted)
+        if cell is not None and wanted.arm.name == RIVAL and wanted.seed == 3:
+            cell["points"] = [point | {"accuracy": 0.5} for point in cell["points"]]
+        return cell
+
+    rows = {what: bar for what, _, _, bar in table(get).rows}
+    assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES[0]}"]
+    (there,) = [bar for what, bar in rows.items() if RIVAL in what and "got there" in what]
+    assert there == "of 5"
