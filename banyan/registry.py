@@ -1,6 +1,7 @@
 """Registry of plugins: entry points `banyan.<axis>`, or the user's own `module:attribute`."""
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import sys
@@ -61,8 +62,10 @@ def find(axis: str, name: str) -> Any:
         return _attribute(name)
     if name in _entries(axis):
         return _load(axis, _entries(axis)[name])
+    near = difflib.get_close_matches(name, names(axis), n=1, cutoff=0.75)
+    meant = f"did you mean {near[0]}? " if near else ""
     raise InvalidInput(
-        f"there is no {axis} plugin {name!r}; known: {', '.join(names(axis))}; or give "
+        f"there is no {axis} plugin {name!r}; {meant}known: {', '.join(names(axis))}; or give "
         "module:attribute"
     )
 

@@ -12,6 +12,7 @@ _NAMED = re.compile(
     r"(/(?P<config>[^/:<>\\|?*\x00-\x1f]{1,200}))?"
     r"(:(?P<split>[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*))?"
 )
+_PAGE = re.compile(rf"(?:https?://)?(?:www\.)?huggingface\.co/datasets/({_WORD}/{_WORD})")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -48,6 +49,16 @@ class HubDataset:
 def is_hub_dataset(path: str) -> bool:
     """Return whether a path means a data set of the hub, well formed or not."""
     return path.startswith(PREFIX)
+
+
+def hub_form(path: str) -> str:
+    """Return words with the form of a data set that a path seems to mean without it; else
+    none."""
+    if matched := _PAGE.match(path):
+        return f"; for the data set of the hub write {PREFIX}{matched[1]}"
+    if re.fullmatch(rf"{_WORD}/{_WORD}", path) and not re.search(r"\.[a-z]+$", path):
+        return f"; if a data set of the hub is meant, write {PREFIX}{path}"
+    return ""
 
 
 def parse(path: str) -> HubDataset:

@@ -1,4 +1,4 @@
-"""The arms of the experiment `sums`: the quick start's task, grown and credited in three ways."""
+"""The arms of the experiment `sums`: the quick start's task, grown and credited in two ways."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,18 +37,11 @@ def forks(leaves: int) -> Mapping[str, Any]:
     return {"policy": "treepo-eager", "settings": settings}
 
 
-def likely_forks(leaves: int) -> Mapping[str, Any]:
-    """Grow chains, each forked where its own token was least likely."""
-    settings = {"chains": leaves // 4, "forks": 3, "rounds": 1, "continuations": 1}
-    return {"policy": "eptree", "settings": settings}
-
-
 ARMS = {
     arm.name: arm
     for arm in (
         Arm("iid-grpo", iid, "grpo"),
         Arm("forks-rose", forks, "rose"),
-        Arm("eptree", likely_forks, "treerl"),
     )
 }
 

@@ -13,6 +13,13 @@ from banyan.errors import InvalidInput
 from banyan.recipe_loader import load
 
 
+def test_a_misspelt_plugin_is_told_the_nearest_name() -> None:
+    with pytest.raises(InvalidInput, match=r"'treepo-eagr'; did you mean treepo-eager\? known: "):
+        registry.find("generate", "treepo-eagr")
+    with pytest.raises(InvalidInput, match=r"'nothing-like-it'; known: "):
+        registry.find("generate", "nothing-like-it")
+
+
 def test_a_registered_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stale = importlib.metadata.EntryPoint("grpo", "services.learner.gone:Grpo", "banyan.optimise")
     monkeypatch.setattr(registry, "_entries", lambda axis: {"grpo": stale})

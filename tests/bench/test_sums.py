@@ -9,7 +9,7 @@ import pytest
 from banyan.recipe_loader.load import load as load_recipe
 from bench.sums import protocol
 from bench.sums.arms import ARMS, HELD_OUT, TOKENS, forks, recipe
-from bench.sums.protocol import BESIDE, CAP, MIDDLE, RATES, RIVAL, SEEDS, TREES, TUNING, Wanted
+from bench.sums.protocol import CAP, RATES, RIVAL, SEEDS, SHAPE, TREES, TUNING, Wanted
 from bench.sums.table import table
 from bench.trees.arms import Setting
 from services.gateway.tasks import load, split
@@ -44,68 +44,52 @@ def test_forks_lie_inside_the_answer_and_fill_its_tree() -> None:
         assert settings["segment"] * settings["max_depth"] <= TOKENS
 
 
-def test_all_arms_have_equal_leaves_and_as_many_settings() -> None:
-    get = cells(lambda wanted: 5000)
-    for arm in (RIVAL, *TREES):
-        settings = {wanted.setting for wanted in protocol.tuning(arm, get)}
-        assert len(settings) == len(RATES) + len(BESIDE) == 5
-        assert {setting.groups * setting.leaves for setting in settings} == {64}
-
-
-def test_shapes_are_tried_at_the_best_rate_and_the_best_shape_is_reported() -> None:
-    best = Setting(*BESIDE[1], RATES[2])
+def test_the_cheapest_rate_is_reported_of_each_arm_on_seeds_of_their_own() -> None:
+    best = {RIVAL: RATES[0], TREES: RATES[2]}
 
     def cost(wanted: Wanted) -> float:
-        if wanted.setting == best:
-            return 2000
-        return 3000 if wanted.setting.rate == RATES[2] else 9000
+        return 2000 if wanted.setting.rate == best[wanted.arm.name] else 3000
 
-    get = cells(cost)
-    found = protocol.tuned(RIVAL, get)
-    assert found is not None and found[1] == best
-    assert {wanted.setting for wanted in protocol.reported(get)} == {best}
-    wider = protocol.tuning(RIVAL, get)[len(protocol.rates(RIVAL)) :]
-    assert {(w.setting.groups, w.setting.leaves) for w in wider} == set(BESIDE)
-    assert {w.setting.rate for w in wider} == {RATES[2]}
+    runs = list(protocol.reported(cells(cost)))
+    assert [(w.arm.name, w.seed) for w in runs] == [(a, s) for s in SEEDS for a in (RIVAL, TREES)]
+    assert {(w.arm.name, w.setting.rate) for w in runs} == set(best.items())
+    assert not set(SEEDS) & set(TUNING)
+
+
+def test_all_arms_have_equal_leaves_and_settings() -> None:
+    settings = [[w.setting for w in protocol.tuning(arm)] for arm in (RIVAL, TREES)]
+    assert settings[0] == settings[1] and len(set(settings[0])) == len(RATES)
+    assert {(s.groups, s.leaves) for s in settings[0]} == {SHAPE}
 
 
 def test_nothing_is_chosen_or_reported_while_runs_are_missing() -> None:
-    middle = Setting(*MIDDLE, RATES[0])
+    missing = (RIVAL, RATES[0], TUNING[1])
 
     def cost(wanted: Wanted) -> float | None:
-        return None if (wanted.setting, wanted.seed) == (middle, TUNING[1]) else 5000
+        return None if (wanted.arm.name, wanted.setting.rate, wanted.seed) == missing else 5000
 
     get = cells(cost)
-    assert protocol.tuning(RIVAL, get) == protocol.rates(RIVAL)
-    assert protocol.tuned(RIVAL, get) is None and protocol.tree(get) is None
-    assert not list(protocol.reported(get))
-
-
-def test_the_cheapest_trees_answer_and_both_arms_have_all_seeds() -> None:
-    get = cells(lambda wanted: 4000 if wanted.arm.name == TREES[1] else 5000)
-    assert protocol.tree(get) == TREES[1]
-    runs = [(w.arm.name, w.seed) for w in protocol.reported(get)]
-    assert runs == [(name, seed) for seed in SEEDS for name in (RIVAL, TREES[1])]
-    assert not set(SEEDS) & set(TUNING)
+    assert protocol.tuned(RIVAL, get) is None
+    assert {wanted.arm.name for wanted in protocol.reported(get)} == {TREES}
 
 
 def test_the_table_has_ratios_of_what_was_spent_with_a_bar_for_their_lower_bounds() -> None:
     def cost(wanted: Wanted) -> float:
-        return (1 if wanted.arm.name == TREES[0] else 2) * (1000 + wanted.seed)
+        return (1 if wanted.arm.name == TREES else 2) * (1000 + wanted.seed)
 
     rows = {what: (figure, bar) for what, figure, _, bar in table(cells(cost)).rows}
-    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}"
+    of = f"sampled tokens of {RIVAL} over those of {TREES}"
     assert rows[of][0] == pytest.approx(2)
     low, bar = rows[f"{of}, lower bound"]
     assert 1.9 < low < 2 and bar == "above 1"
     headlines = {line.what: line for line in table(cells(cost)).table().headline}
     assert headlines[f"{of}, lower bound"].met is True
-    assert rows[f"{TREES[0]}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
+    assert rows[f"{TREES}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
 
 
 def test_a_lower_bound_of_one_misses_the_bar() -> None:
     headlines = {h.what: h for h in table(cells(lambda wanted: 5000)).table().headline}
-    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}, lower bound"
+    of = f"sampled tokens of {RIVAL} over those of {TREES}, lower bound"
     assert headlines[of].met is False
 
 
@@ -117,6 +101,6 @@ def test_a_run_that_never_got_there_makes_the_ratio_a_bound() -> None:
         return cell
 
     rows = {what: bar for what, _, _, bar in table(get).rows}
-    assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES[0]}"]
+    assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES}"]
     (there,) = [bar for what, bar in rows.items() if RIVAL in what and "got there" in what]
     assert there == "of 5"

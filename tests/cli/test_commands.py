@@ -71,6 +71,20 @@ def test_nothing_is_started_to_resume_nothing(tmp_path: Path) -> None:
     refused(
         banyan("train", "quikstart"), "there is no recipe 'quikstart'; did you mean quickstart?"
     )
+    refused(
+        banyan("train", "quickstart.yaml"), "there is no file", "did you mean quickstart, which is"
+    )
+    assert not (tmp_path / "state").exists()
+
+
+def test_accelerators_that_are_not_there_are_missed_before_anything_starts(tmp_path: Path) -> None:
+    asked = ("train", ARITHMETIC, "--set", "resources.learner_device=cuda")
+    for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
+        refused(
+            banyan(*asked, *more, CUDA_VISIBLE_DEVICES=""),
+            "PyTorch sees 0 accelerators",
+            "set it to auto or cpu",
+        )
     assert not (tmp_path / "state").exists()
 
 

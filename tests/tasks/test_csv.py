@@ -82,6 +82,10 @@ def test_a_record_is_named_by_its_first_line(tmp_path: Path) -> None:
         ("prompt, \na,1\n", r"line 1: column 2 has no name"),
         ("prompt,gold,prompt\na,1,2\n", r"line 1 names two columns 'prompt'; give each a name"),
         ("question,gold\na,1\n", r"line 2: there is no field 'prompt', only question, gold"),
+        (
+            "prompt;gold\na;1\n",
+            r"only prompt;gold.* are parted by ',', and not by ';'",
+        ),
         ("prompt,gold\n ,1\n", r"line 2: field 'prompt' is ' '; it must be a text"),
         ("prompt,completion\na,b\n", r"line 2 has a field 'completion'"),
         ("", r"rows.csv is empty; its first line must name the columns"),

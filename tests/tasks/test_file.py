@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow
@@ -200,6 +201,24 @@ def test_a_file_that_is_one_list_is_told_what_a_line_holds(tmp_path):
     write(tmp_path, "[", '{"prompt": "a"}', "]")
     with pytest.raises(InvalidInput, match=r"line 1 is not JSON: .*each line must hold one object"):
         load(task("rows.jsonl"), tmp_path)
+
+
+def test_the_place_in_a_line_is_said_once_and_a_broken_table_has_a_remedy(tmp_path):
+    write(tmp_path, '{"prompt": "a"}', '{"prompt": }')
+    with pytest.raises(InvalidInput) as refused:
+        load(task("rows.jsonl"), tmp_path)
+    assert "line 2 is not JSON" in str(refused.value) and "at character 12;" in str(refused.value)
+    assert "column" not in str(refused.value), "Python counts lines and columns within this one"
+    (tmp_path / "rows.parquet").write_text("none")
+    with pytest.raises(InvalidInput, match="write it anew, or use JSON Lines"):
+        load(task("rows.parquet"), tmp_path)
+
+
+def test_of_two_fields_without_a_json_form_the_first_is_named_with_its_own_cause(tmp_path):
+    row = {"prompt": "a", "when": datetime(2026, 1, 1), "raw": b"x"}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match=r"in field 'when': Object of type datetime"):
+        load(task("rows.parquet"), tmp_path)
 
 
 def test_of_a_thousand_columns_a_message_names_the_first(tmp_path):

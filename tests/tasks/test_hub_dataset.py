@@ -10,7 +10,7 @@ from banyan.cli.sft import rows as sft_rows
 from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, Task
-from banyan.recipe.hub_dataset import HubDataset, parse
+from banyan.recipe.hub_dataset import HubDataset, hub_form, parse
 from services.gateway.runs.create import with_commit
 from services.gateway.tasks.sources import hub
 from services.verifier.sandbox import worker
@@ -58,6 +58,24 @@ PARTS = ["hf://a/b:", "hf://a/b:train[:9]", "hf://a/b@", "hf://a/b?x", "hf://dat
 def test_another_path_is_refused_with_the_form(path: str) -> None:
     with pytest.raises(ValueError, match=r"write hf://ORG/NAME\[@REVISION\]\[/CONFIG\]\[:SPLIT\]"):
         task(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("openai/gsm8k", "; if a data set of the hub is meant, write hf://openai/gsm8k"),
+        ("https://huggingface.co/datasets/openai/gsm8k", "write hf://openai/gsm8k"),
+        ("huggingface.co/datasets/openai/gsm8k/tree/main", "write hf://openai/gsm8k"),
+        ("data/rows.jsonl", ""),
+        ("rows.csv", ""),
+        ("a/b/c", ""),
+    ],
+)
+def test_a_path_that_seems_to_mean_one_is_told_the_form(path: str, said: str) -> None:
+    assert hub_form(path).endswith(said) and bool(hub_form(path)) == bool(said)
+    with pytest.raises(InvalidInput) as refused:
+        located(recipe(path), Path("r.yaml"))
+    assert ("hf://" in str(refused.value)) == bool(said)
 
 
 def test_it_lies_beside_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,8 @@ def reward_curve(rewards: Sequence[float]) -> str:
     """Return a line with the mean reward of each step; empty for fewer than two."""
     if len(rewards) < 2:
         return ""
-    first, last = ([*part] for part in (rewards[:_LEVEL], rewards[-_LEVEL:]))
+    window = min(_LEVEL, len(rewards) // 2)
+    first, last = rewards[:window], rewards[-window:]
     return (
         f"{curve(thinned(rewards, _CURVE))}  {fmean(first):.3f} in the first {len(first)} of"
         f" {len(rewards)} steps, {fmean(last):.3f} in the last"

@@ -11,6 +11,7 @@ from banyan.cli.render import step_time
 from banyan.cli.render.step_time import Steps
 
 _NEWEST = 10  # steps that are enough if they are not all of this session
+_OVERDUE = 0.1  # share of a step that is still to come when it takes longer than others
 _TELLING = 0.1  # share of an evaluation from which on its own speed says how long it takes
 
 
@@ -143,7 +144,7 @@ class Pace:
         if pending:
             left += self._rest(step, whole, at)
         elif steps and self._since is not None:
-            left -= min(at - self._since, each)
+            left -= min(at - self._since, each * (1 - _OVERDUE))
         if work.seconds is not None and steps:
             left = min(left, max(0.0, work.seconds - lived) + (whole if evaluations else 0.0))
         return left

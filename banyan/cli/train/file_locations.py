@@ -9,7 +9,7 @@ from banyan import registry
 from banyan.errors import InvalidInput
 from banyan.plugins.environment import HOSTED
 from banyan.recipe import Environment, Recipe
-from banyan.recipe.hub_dataset import is_hub_dataset
+from banyan.recipe.hub_dataset import hub_form, is_hub_dataset
 
 
 def located(recipe: Recipe, file: Path) -> Recipe:
@@ -81,10 +81,7 @@ def _absolute(name: str, key: str, file: Path) -> str:
     """
     found = _beside(name, file)
     if not found:
-        hint = "; `make environments` makes those that Banyan knows" if "python" in key else ""
-        raise InvalidInput(
-            f"{file}: {key}: there is no {name!r}, neither beside the recipe nor here{hint}"
-        )
+        raise InvalidInput(f"{file}: {key}: there is no {_absent(name, file)}")
     return found
 
 
@@ -94,14 +91,27 @@ def _task(recipe: Recipe, file: Path) -> object:
     path = _found(recipe.task.path, file)
     if path is None:
         raise InvalidInput(
-            f"{file}: task.path: there is no file {recipe.task.path!r}, neither beside the recipe "
-            "nor here"
+            f"{file}: task.path: there is no file {_absent(recipe.task.path, file)}"
+            f"{hub_form(recipe.task.path)}"
         )
     if path.is_dir():
         raise InvalidInput(
             f"{file}: task.path: {recipe.task.path!r} is a folder; name a file of rows in it"
         )
     return recipe.task.model_copy(update={"path": str(path)})
+
+
+def _absent(name: str, file: Path) -> str:
+    """Return a name with where it was looked for, and where it may say how it is made."""
+    tried = "" if Path(name).expanduser().is_absolute() else ", neither beside the recipe nor here"
+    head = f"; the first lines of {file.name} say how it is made" if _shipped(file) else ""
+    return f"{name!r}{tried}{head}"
+
+
+def _shipped(file: Path) -> bool:
+    """Return whether a recipe is one of Banyan's own and begins with a comment."""
+    here = file.resolve().parent == Path(__file__).resolve().parents[3] / "recipes"
+    return here and file.read_text(encoding="utf-8").startswith("#")
 
 
 def _model(name: str, file: Path) -> str:

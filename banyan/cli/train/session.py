@@ -19,7 +19,7 @@ from banyan.cli.render import plain_data
 from banyan.cli.render.console import err, out
 from banyan.cli.render.live import LiveView, Past
 from banyan.cli.render.run_report import print_report
-from banyan.cli.train import resume, search_path
+from banyan.cli.train import resume, row_counts, search_path
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.reasons import Reason
@@ -153,9 +153,11 @@ class Session:
         )
         with Waiting("reading the rows", patient=True):
             created = await rpc.call(gateway.CreateRun, create, 120.0)
-        rows = f"{created.train_rows} rows to train on, {created.held_out_rows} held out"
+        rows = row_counts.split(created.train_rows, created.held_out_rows)
         split = created.run.split_digest.hex()[:16]
         out.print(f"run {created.run.run_id}: {rows}, split {split}", markup=False, soft_wrap=True)
+        if warning := row_counts.without_held_out(self._recipe.task, created.held_out_rows):
+            err.print(warning, markup=False, soft_wrap=True)
         await self._announce_joining(gateway, created.run.run_id)
         run: rs.Run = created.run
         return run

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, Task
 from banyan.recipe.hub_dataset import is_hub_dataset
 from banyan.text.printable import PrintableFormatter
+
+if TYPE_CHECKING:
+    from services.gateway.tasks.dataset import Examples
 
 
 def train(
@@ -57,8 +60,7 @@ def train(
         _check_listen(loaded, listen)
         scorer_checks.check(loaded, folders, called=dry_run)
     if dry_run:
-        _check_inputs(loaded)
-        _print(loaded, as_json)
+        _print(loaded, as_json, _check_inputs(loaded))
         return
     _check_start(loaded, run_id, state, folders)
     lines = logging.StreamHandler()
@@ -107,9 +109,11 @@ def _check_start(recipe: Recipe | None, run_id: str, state: Path, folders: Seque
         _check_resumed(state, run_id, folders)
 
 
-def _print(recipe: Recipe | None, as_json: bool) -> None:
-    if recipe is None:
+def _print(recipe: Recipe | None, as_json: bool, examples: "Examples | None") -> None:
+    if recipe is None or examples is None:
         raise InvalidInput("--dry-run needs a recipe")
+    from banyan.cli.train import row_counts
+
     data = recipe.model_dump(mode="json")
     if as_json:
         emit(data, True)
@@ -120,6 +124,9 @@ def _print(recipe: Recipe | None, as_json: bool) -> None:
         f"dry run: the recipe, its rows, its scorers{environment} and its model's folder are all"
         " valid"
     )
+    err.print(f"  {row_counts.split(len(examples.train), len(examples.held_out))}", markup=False)
+    for warning in row_counts.doubtful(examples):
+        err.print(f"  {warning}", markup=False, soft_wrap=True)
 
 
 def _check_listen(recipe: Recipe, listen: str) -> None:
@@ -135,20 +142,19 @@ def _check_listen(recipe: Recipe, listen: str) -> None:
         )
 
 
-def _check_inputs(recipe: Recipe | None) -> None:
-    """Check the inputs that a run would refuse as it begins: rows, and the model's folder.
+def _check_inputs(recipe: Recipe | None) -> "Examples | None":
+    """Check the inputs that a run would refuse as it begins; return its rows.
 
-    Nothing is fetched or converted.
+    These are rows, the model's folder and devices. Nothing is fetched or converted.
     """
     if recipe is None:
-        return
+        return None
     from services.chassis import models
-    from services.gateway.tasks import file
+    from services.gateway.tasks import dataset
 
-    _check_engine(recipe)
+    _check_machine(recipe)
     models.check(recipe.model, tokenizer=recipe.resources.engine == "torch")
-    if recipe.task.name == "file":
-        file.rows(recipe.task, Path.cwd())
+    return dataset.read(recipe, Path.cwd())
 
 
 def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
@@ -178,7 +184,7 @@ def _prepare(recipe: Recipe) -> None:
     from services.chassis import models
     from services.gateway.tasks import file
 
-    _check_engine(recipe)
+    _check_machine(recipe)
     if _is_of_hub(recipe.task):
         # Here it may take longer than a call of the gateway.
         file.first(recipe.task, Path.cwd())
@@ -194,8 +200,16 @@ def _is_of_hub(task: Task) -> bool:
     return task.name == "file" and is_hub_dataset(task.path)
 
 
-def _check_engine(recipe: Recipe) -> None:
-    """Raise NotReady, with its installation, if vLLM is needed but missing."""
+def _check_machine(recipe: Recipe) -> None:
+    """Check what this machine must have.
+
+    Raises NotReady, with its installation, if vLLM is needed but missing; InvalidInput if
+    accelerators are.
+    """
+    if recipe.resources.learner_device == "cuda":
+        from services.learner.model import device
+
+        device.choose("cuda", ranks=recipe.resources.learner_ranks)
     if recipe.resources.engine == "vllm":
         from services.rollout.engines.vllm_engine import installed
 

@@ -16,6 +16,7 @@ from services.gateway.tasks import sources
 from services.gateway.tasks.prompt import messages
 from services.gateway.tasks.size import check_size
 from services.gateway.tasks.sources import hub
+from services.gateway.tasks.sources.delimited import parted_otherwise
 from services.gateway.tasks.sources.text_file import brief
 
 RESERVED = "completion"  # the first argument of every reward function
@@ -91,21 +92,24 @@ def _checked(row: Any, where: str, task: Task) -> dict[str, Any]:
         raise
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{where} holds a value that JSON has no form for{_in_field(row)}: {error};"
+            f"{where} holds a value that JSON has no form for{_in_field(row, error)};"
             " convert it first"
         ) from None
     try:
         messages(row, task)
     except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error}") from None
+        hint = parted_otherwise(Path(task.path), list(row))
+        raise InvalidInput(f"{where}: {error}{hint}") from None
     return row
 
 
-def _in_field(row: dict[str, Any]) -> str:
-    """Return words that name the first field that JSON has no form for."""
+def _in_field(row: dict[str, Any], error: Exception) -> str:
+    """Return words that name the first field that JSON has no form for, and why; the error alone if
+    it is of no field.
+    """
     for name, value in row.items():
         try:
             canonical(value)
-        except (TypeError, ValueError):
-            return f", in field {brief(repr(name))}"
-    return ""
+        except (TypeError, ValueError) as of_value:
+            return f", in field {brief(repr(name))}: {of_value}"
+    return f": {error}"

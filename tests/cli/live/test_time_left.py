@@ -175,7 +175,15 @@ def test_nothing_is_guessed_before_the_first_step() -> None:
     pace.step(1, 1, 11.0)
     assert pace.left(1, 11.0) == pytest.approx(3 * 2.0 + 8.0)
     assert pace.left(1, 12.0) == pytest.approx(3 * 2.0 + 8.0 - 1.0), "the clock runs"
-    assert pace.left(1, 99.0) == pytest.approx(2 * 2.0 + 8.0), "but not into the next step"
+    assert pace.left(1, 99.0) == pytest.approx(2.1 * 2.0 + 8.0), "but not into the next step"
+
+
+def test_a_step_that_takes_longer_than_others_is_not_said_to_be_over() -> None:
+    pace = Pace(Work(steps=2))
+    pace.step(1, 0, 0.0)
+    pace.step(1, 1, 20.0)
+    assert pace.left(1, 39.0) == pytest.approx(2.0)
+    assert pace.left(1, 90.0) == pytest.approx(2.0)
 
 
 def test_a_run_without_evaluations_has_only_steps() -> None:

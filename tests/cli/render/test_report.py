@@ -63,7 +63,10 @@ def test_the_line_of_rewards_says_where_it_began_and_where_it_ended() -> None:
     line = reward_curve(rewards)
     assert line.endswith("  0.000 in the first 5 of 100 steps, 1.000 in the last")
     assert line[0] == "▁" and line[47] == "█" and line[24] == "▅" and line[48] == " "
-    assert reward_curve([0.25, 0.75]) == "▃▇  0.500 in the first 2 of 2 steps, 0.500 in the last"
+    assert reward_curve([0.25, 0.75]) == "▃▇  0.250 in the first 1 of 2 steps, 0.750 in the last"
+    assert reward_curve([0.0, 0.5, 1.0]).endswith(
+        "  0.000 in the first 1 of 3 steps, 1.000 in the last"
+    )
     assert reward_curve([0.5]) == reward_curve([]) == ""
 
 

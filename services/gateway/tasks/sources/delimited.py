@@ -35,6 +35,15 @@ def records(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             yield where, dict(zip(names, fields, strict=True))
 
 
+def parted_otherwise(path: Path, names: Sequence[str]) -> str:
+    """Return words for a message if the only column's name looks like several ones; else none."""
+    own = DELIMITERS.get(path.suffix.lower())
+    others = [d for d in (",", ";", "\t", "|") if d != own and len(names) == 1 and d in names[0]]
+    if own is None or not others:
+        return ""
+    return f"; columns of a {path.suffix} file are parted by {own!r}, and not by {others[0]!r}"
+
+
 def _fields(path: Path, file: TextIO) -> Iterator[tuple[str, list[str]]]:
     """Yield the fields of each record that is not a blank line, with the place of its first."""
     reader = csv.reader(file, delimiter=DELIMITERS[path.suffix.lower()], strict=True)

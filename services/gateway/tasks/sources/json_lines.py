@@ -25,8 +25,11 @@ def _parsed(line: str, where: str) -> Any:
     try:
         return json.loads(line, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
+        cause = str(error)
+        if isinstance(error, json.JSONDecodeError):  # which counts lines within this one
+            cause = f"{error.msg} at character {error.pos + 1}"
         raise InvalidInput(
-            f"{where} is not JSON: {brief(line.strip())}: {error}; each line must hold one object"
+            f"{where} is not JSON: {brief(line.strip())}: {cause}; each line must hold one object"
         ) from None
 
 

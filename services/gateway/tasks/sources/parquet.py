@@ -28,4 +28,6 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
                     row_number += 1
                     yield f"{path} row {row_number}", row
     except (pyarrow.ArrowException, OSError) as error:
-        raise InvalidInput(f"cannot read {path} as Parquet: {error}") from None
+        raise InvalidInput(
+            f"cannot read {path} as Parquet: {error}; write it anew, or use JSON Lines"
+        ) from None
