@@ -47,7 +47,7 @@ class Wanted:
     def measure(self) -> Cell:
         """Run it."""
         recipe = arms.recipe(self.arm, self.setting, self.seed)
-        return course.run(InProcess(recipe), CAP, grid=GRID)
+        return course.run(InProcess(recipe), CAP, grid=GRID, few=0)
 
 
 Get = Callable[[Wanted], Cell | None]

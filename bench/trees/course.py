@@ -20,6 +20,7 @@ def run(
     say: Callable[[str], None] = print,
     updated: Callable[[], None] = lambda: None,
     grid: int = GRID,
+    few: int = FEW,
 ) -> Course:
     """Run a process until two measurements in a row are at least `LEAST`, or for `cap` tokens.
 
@@ -28,12 +29,13 @@ def run(
 
     updated: called after each update
     grid: sampled tokens between measurements
+    few: rows that tell whether a policy is far from there; 0 to measure on all rows each time
     """
     spent, points = Counts(), list[dict[str, Any]]()
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
 
     def measure() -> None:
-        rows, accuracy = FEW, process.accuracy(FEW)
+        rows, accuracy = few, process.accuracy(few) if few else FAR
         if accuracy >= FAR or spent.sampled >= cap:
             rows, accuracy = process.recipe.eval.max_rows, process.accuracy()
         about = {"updates": number, "accuracy": accuracy, "rows": rows, "seconds": trained_s}

@@ -96,3 +96,19 @@ def test_a_run_ends_at_its_second_right_measurement_in_a_row() -> None:
         (45_000, 3, 512),
         (60_000, 4, 512),
     ]
+
+
+def test_without_few_rows_first_all_are_measured_each_time_and_as_often_as_asked() -> None:
+    class Whole(_Process):
+        def accuracy(self, rows: int | None = None) -> float:
+            assert rows is None
+            return self._left.pop(0)
+
+    process: Any = Whole(0.2, 0.5, 0.92, 0.93)
+    points = course.run(process, 10**6, say=lambda line: None, grid=30_000, few=0)["points"]
+    assert [(p["accuracy"], p["rows"], p["updates"]) for p in points] == [
+        (0.2, 512, 0),
+        (0.5, 512, 2),
+        (0.92, 512, 4),
+        (0.93, 512, 6),
+    ]
