@@ -20,7 +20,7 @@ TUNING, SEEDS = (100, 101), range(5)
 RIVAL, TREES = "iid-grpo", "forks-rose"
 CAP, GRID = 40_000, 2_500
 """Sampled tokens of a run at most, and between two of its measurements."""
-RATES = (2e-5, 4e-5, 8e-5)
+RATES = (1e-5, 2e-5, 4e-5)
 SHAPE = (8, 8)
 """Prompts of an update, and leaves of a prompt."""
 

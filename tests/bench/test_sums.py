@@ -84,7 +84,7 @@ def test_the_table_has_ratios_of_what_was_spent_with_a_bar_for_their_lower_bound
     assert 1.9 < low < 2 and bar == "above 1"
     headlines = {line.what: line for line in table(cells(cost)).table().headline}
     assert headlines[f"{of}, lower bound"].met is True
-    assert rows[f"{TREES}, 8 × 8 @ 2e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
+    assert rows[f"{TREES}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
 
 
 def test_a_lower_bound_of_one_misses_the_bar() -> None:
