@@ -1,4 +1,4 @@
-"""The arms of the experiment `sums`: the quick start's task, grown and credited in two ways."""
+"""The arms of the experiment `sums`: independent samples, and the quick start's trees."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ ARMS = {
     for arm in (
         Arm("iid-grpo", iid, "grpo"),
         Arm("forks-rose", forks, "rose"),
+        Arm("forks-grpo", forks, "grpo"),
     )
 }
 

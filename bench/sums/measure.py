@@ -30,7 +30,7 @@ class Cells:
 def everything() -> None:
     """Measure what is missing, in the protocol's order."""
     cells, there = Cells(measures=True), Cells(measures=False)
-    for arm in (RIVAL, TREES):
+    for arm in (RIVAL, *TREES):
         for wanted in protocol.tuning(arm):
             cells.get(wanted)
     for wanted in protocol.reported(there.get):

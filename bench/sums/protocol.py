@@ -1,10 +1,11 @@
 """The protocol of the experiment `sums`: what is measured, and what is chosen.
 
-The trees are the quick start's. Each arm is tried at the same rates on seeds of their own; a best
-rate at an edge widens the grid of both arms alike (by hand, with a commit).
+The trees are the quick start's, with its credit and with `grpo`'s. Independent samples and the
+first are tried at the same rates, on seeds of their own, the second only at the rate that was the
+best of both. The trees that cost less there are reported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,12 @@ from bench.trees.choice import best
 from bench.trees.process import InProcess
 
 TUNING, SEEDS = (100, 101), range(5)
-RIVAL, TREES = "iid-grpo", "forks-rose"
+RIVAL, TREES = "iid-grpo", ("forks-rose", "forks-grpo")
 CAP, GRID = 40_000, 2_500
 """Sampled tokens of a run at most, and between two of its measurements."""
 RATES = (1e-5, 2e-5, 4e-5)
+TRIED: Mapping[str, Sequence[float]] = {RIVAL: RATES, TREES[0]: RATES, TREES[1]: RATES[1:2]}
+"""Rates by arm."""
 SHAPE = (8, 8)
 """Prompts of an update, and leaves of a prompt."""
 
@@ -55,7 +58,7 @@ Get = Callable[[Wanted], Cell | None]
 
 def tuning(arm: str) -> list[Wanted]:
     """Return the runs that choose an arm's rate."""
-    settings = [Setting(*SHAPE, rate) for rate in RATES]
+    settings = [Setting(*SHAPE, rate) for rate in TRIED[arm]]
     return [Wanted(ARMS[arm], setting, seed) for setting in settings for seed in TUNING]
 
 
@@ -64,9 +67,17 @@ def tuned(arm: str, get: Get) -> tuple[float, Setting] | None:
     return best(tuning(arm), get)
 
 
+def tree(get: Get) -> str | None:
+    """Return the trees whose best rate costs the least; None while runs are missing."""
+    found = {name: tuned(name, get) for name in TREES}
+    there = {name: cost[0] for name, cost in found.items() if cost is not None}
+    return min(there, key=lambda name: there[name]) if len(there) == len(TREES) else None
+
+
 def reported(get: Get) -> Iterator[Wanted]:
     """Yield the reported runs of the arms, seed by seed, as far as their settings are chosen."""
-    sides = [(arm, tuned(arm, get)) for arm in (RIVAL, TREES)]
+    name = tree(get)
+    sides = [(arm, tuned(arm, get)) for arm in (RIVAL, name) if arm is not None]
     for seed in SEEDS:
         for arm, found in sides:
             if found is not None:

@@ -30,7 +30,7 @@ SPENT = {
 def table(get: Get) -> Result:
     """Return what the cells that are there say."""
     result = Result("sums")
-    for arm in (RIVAL, TREES):
+    for arm in (RIVAL, *TREES):
         result.notes += _tuned(arm, get)
     runs: dict[str, list[Cell]] = {}
     settings: dict[str, Setting] = {}
@@ -79,5 +79,7 @@ def _tuned(arm: str, get: Get) -> list[str]:
     found = protocol.tuned(arm, get)
     if found is None:
         return []
-    of = len(protocol.RATES)
-    return [f"tuned {arm}: {shape(found[1])}, {math.exp(found[0]):,.0f} tokens, of {of} settings"]
+    rates = ", ".join(f"{rate:g}" for rate in protocol.TRIED[arm])
+    return [f"tuned {arm}: {shape(found[1])}, {math.exp(found[0]):,.0f} tokens; tried: {rates}"]
+        f"tuned {arm}: {shape(found[1])}, {math.exp(found[0]):,.0f} tokens, of {of} setting{'' if of == 1 else 's'}"
+    ]

@@ -9,7 +9,7 @@ import pytest
 from banyan.recipe_loader.load import load as load_recipe
 from bench.sums import protocol
 from bench.sums.arms import ARMS, HELD_OUT, TOKENS, forks, recipe
-from bench.sums.protocol import CAP, RATES, RIVAL, SEEDS, SHAPE, TREES, TUNING, Wanted
+from bench.sums.protocol import CAP, RATES, RIVAL, SEEDS, SHAPE, TREES, TRIED, TUNING, Wanted
 from bench.sums.table import table
 from bench.trees.arms import Setting
 from services.gateway.tasks import load, split
@@ -44,52 +44,55 @@ def test_forks_lie_inside_the_answer_and_fill_its_tree() -> None:
         assert settings["segment"] * settings["max_depth"] <= TOKENS
 
 
-def test_the_cheapest_rate_is_reported_of_each_arm_on_seeds_of_their_own() -> None:
-    best = {RIVAL: RATES[0], TREES: RATES[2]}
-
+@pytest.mark.parametrize("cheaper", TREES)
+def test_the_cheapest_rate_of_the_cheaper_trees_is_reported(cheaper: str) -> None:
     def cost(wanted: Wanted) -> float:
-        return 2000 if wanted.setting.rate == best[wanted.arm.name] else 3000
+        if wanted.arm.name == cheaper:
+            return 2000 if wanted.setting.rate == TRIED[cheaper][-1] else 2500
+        return 3000 if wanted.setting.rate == RATES[0] else 4000
 
     runs = list(protocol.reported(cells(cost)))
-    assert [(w.arm.name, w.seed) for w in runs] == [(a, s) for s in SEEDS for a in (RIVAL, TREES)]
-    assert {(w.arm.name, w.setting.rate) for w in runs} == set(best.items())
+    assert [(w.arm.name, w.seed) for w in runs] == [(a, s) for s in SEEDS for a in (RIVAL, cheaper)]
+    rates = {(RIVAL, RATES[0]), (cheaper, TRIED[cheaper][-1])}
+    assert {(w.arm.name, w.setting.rate) for w in runs} == rates
     assert not set(SEEDS) & set(TUNING)
 
 
-def test_all_arms_have_equal_leaves_and_settings() -> None:
-    settings = [[w.setting for w in protocol.tuning(arm)] for arm in (RIVAL, TREES)]
-    assert settings[0] == settings[1] and len(set(settings[0])) == len(RATES)
-    assert {(s.groups, s.leaves) for s in settings[0]} == {SHAPE}
+def test_all_arms_have_equal_leaves_and_trees_no_more_rates_than_the_rival() -> None:
+    for arm in (RIVAL, *TREES):
+        settings = [wanted.setting for wanted in protocol.tuning(arm)]
+        assert {(s.groups, s.leaves) for s in settings} == {SHAPE}
+        assert {s.rate for s in settings} <= set(TRIED[RIVAL])
 
 
 def test_nothing_is_chosen_or_reported_while_runs_are_missing() -> None:
-    missing = (RIVAL, RATES[0], TUNING[1])
+    missing = (TREES[0], RATES[0], TUNING[1])
 
     def cost(wanted: Wanted) -> float | None:
         return None if (wanted.arm.name, wanted.setting.rate, wanted.seed) == missing else 5000
 
     get = cells(cost)
-    assert protocol.tuned(RIVAL, get) is None
-    assert {wanted.arm.name for wanted in protocol.reported(get)} == {TREES}
+    assert protocol.tuned(TREES[0], get) is None and protocol.tree(get) is None
+    assert {wanted.arm.name for wanted in protocol.reported(get)} == {RIVAL}
 
 
 def test_the_table_has_ratios_of_what_was_spent_with_a_bar_for_their_lower_bounds() -> None:
     def cost(wanted: Wanted) -> float:
-        return (1 if wanted.arm.name == TREES else 2) * (1000 + wanted.seed)
+        return (1 if wanted.arm.name == TREES[0] else 2) * (1000 + wanted.seed)
 
     rows = {what: (figure, bar) for what, figure, _, bar in table(cells(cost)).rows}
-    of = f"sampled tokens of {RIVAL} over those of {TREES}"
+    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}"
     assert rows[of][0] == pytest.approx(2)
     low, bar = rows[f"{of}, lower bound"]
     assert 1.9 < low < 2 and bar == "above 1"
     headlines = {line.what: line for line in table(cells(cost)).table().headline}
     assert headlines[f"{of}, lower bound"].met is True
-    assert rows[f"{TREES}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
+    assert rows[f"{TREES[0]}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
 
 
 def test_a_lower_bound_of_one_misses_the_bar() -> None:
     headlines = {h.what: h for h in table(cells(lambda wanted: 5000)).table().headline}
-    of = f"sampled tokens of {RIVAL} over those of {TREES}, lower bound"
+    of = f"sampled tokens of {RIVAL} over those of {TREES[0]}, lower bound"
     assert headlines[of].met is False
 
 
@@ -101,6 +104,6 @@ def test_a_run_that_never_got_there_makes_the_ratio_a_bound() -> None:
         return cell
 
     rows = {what: bar for what, _, _, bar in table(get).rows}
-    assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES}"]
+    assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES[0]}"]
     (there,) = [bar for what, bar in rows.items() if RIVAL in what and "got there" in what]
     assert there == "of 5"
