@@ -81,5 +81,3 @@ def _tuned(arm: str, get: Get) -> list[str]:
         return []
     rates = ", ".join(f"{rate:g}" for rate in protocol.TRIED[arm])
     return [f"tuned {arm}: {shape(found[1])}, {math.exp(found[0]):,.0f} tokens; tried: {rates}"]
-        f"tuned {arm}: {shape(found[1])}, {math.exp(found[0]):,.0f} tokens, of {of} setting{'' if of == 1 else 's'}"
-    ]
