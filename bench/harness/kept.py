@@ -8,6 +8,7 @@ that another measures.
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import subprocess
@@ -95,6 +96,7 @@ class Kept:
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(about | result, indent=1, default=str) + "\n")
         fresh.replace(path)
+        gc.collect()  # models and their optimizers lie in cycles: several cells filled 23 GB
 
     @staticmethod
     def _held(path: Path, asked: Mapping[str, Any]) -> Cell:
