@@ -21,12 +21,14 @@ app = typer.Typer(help="Recipes.", no_args_is_help=True)
 def find(name: str) -> Path:
     """Return a recipe's file, by path or by name from the folder of recipes."""
     path = Path(name)
+    if path.exists():
+        return path
     known = {p.stem: p for p in folder().glob("*.yaml")}
-    if path.suffix in (".yaml", ".yml") and not path.exists() and path.stem in known:
-        raise InvalidInput(
-            f"there is no file {name!r}; did you mean {path.stem}, which is {known[path.stem]}?"
-        )
-    if path.exists() or path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml"):
+        if path.stem in known:
+            raise InvalidInput(
+                f"there is no file {name!r}; did you mean {path.stem}, which is {known[path.stem]}?"
+            )
         return path
     if name not in known:
         near = "".join(

@@ -96,7 +96,7 @@ class Kept:
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(about | result, indent=1, default=str) + "\n")
         fresh.replace(path)
-        gc.collect()  # models and their optimizers lie in cycles: several cells filled 23 GB
+        gc.collect()  # a model lies in cycles, and the next cell needs its memory
 
     @staticmethod
     def _held(path: Path, asked: Mapping[str, Any]) -> Cell:

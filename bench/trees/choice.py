@@ -32,12 +32,12 @@ def best(runs: Sequence[Run], get: Callable[[Run], Cell | None]) -> tuple[float,
         cell = get(run)
         if cell is None:
             return None
-        costs.setdefault(run.setting, []).append(math.log(_cost(cell)))
+        costs.setdefault(run.setting, []).append(math.log(cost(cell)))
     setting = min(costs, key=lambda setting: fmean(costs[setting]))
     return fmean(costs[setting]), setting
 
 
-def _cost(cell: Cell) -> float:
+def cost(cell: Cell) -> float:
     """Return the tokens of a run; more than its cap, the more the less accurate it was there."""
     there = course.reached(cell)
     return there if there is not None else cell["cap"] * (2 - cell["points"][-1]["accuracy"])

@@ -35,8 +35,8 @@ def run(
     begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
 
     def measure() -> None:
-        rows, accuracy = few, process.accuracy(few) if few else FAR
-        if accuracy >= FAR or spent.sampled >= cap:
+        rows, accuracy = few, process.accuracy(few) if few else 0.0
+        if not few or accuracy >= FAR or spent.sampled >= cap:
             rows, accuracy = process.recipe.eval.max_rows, process.accuracy()
         about = {"updates": number, "accuracy": accuracy, "rows": rows, "seconds": trained_s}
         points.append(about | asdict(spent))

@@ -77,17 +77,6 @@ def test_nothing_is_started_to_resume_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_accelerators_that_are_not_there_are_missed_before_anything_starts(tmp_path: Path) -> None:
-    asked = ("train", ARITHMETIC, "--set", "resources.learner_device=cuda")
-    for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
-        refused(
-            banyan(*asked, *more, CUDA_VISIBLE_DEVICES=""),
-            "PyTorch sees 0 accelerators",
-            "set it to auto or cpu",
-        )
-    assert not (tmp_path / "state").exists()
-
-
 def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_text("garbage " * 1000)
     refused(

@@ -155,3 +155,14 @@ def test_a_join_port_in_use(tmp_path: Path) -> None:
         result = banyan("train", ARITHMETIC, "--listen", listen, "--state", tmp_path / "s")
     assert result.returncode in (1, 2) and "Traceback" not in result.stderr
     assert listen in result.stderr and "in use" in result.stderr, result.stderr
+
+
+def test_accelerators_that_are_not_there_are_missed_before_anything_starts(tmp_path: Path) -> None:
+    asked = ("train", ARITHMETIC, "--set", "resources.learner_device=cuda")
+    for more in (["--dry-run"], ["--state", str(tmp_path / "state")]):
+        refused(
+            banyan(*asked, *more, CUDA_VISIBLE_DEVICES=""),
+            "PyTorch sees 0 accelerators",
+            "set it to auto or cpu",
+        )
+    assert not (tmp_path / "state").exists()

@@ -27,7 +27,7 @@ def doubtful(examples: Examples) -> list[str]:
     warnings = [without_held_out(examples.task, len(examples.held_out))]
     if again:
         of = f"{_rows(again)} of {len(rows):,} repeat{'s' if again == 1 else ''} others"
-        warnings.append(f"{of}, and will be drawn so much more often")
+        warnings.append(f"{of}, and each of them counts once more")
     return [warning for warning in warnings if warning]
 
 

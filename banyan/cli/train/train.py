@@ -60,6 +60,8 @@ def train(
         _check_listen(loaded, listen)
         scorer_checks.check(loaded, folders, called=dry_run)
     if dry_run:
+        if loaded is None:
+            raise InvalidInput("--dry-run needs a recipe")
         _print(loaded, as_json, _check_inputs(loaded))
         return
     _check_start(loaded, run_id, state, folders)
@@ -109,9 +111,7 @@ def _check_start(recipe: Recipe | None, run_id: str, state: Path, folders: Seque
         _check_resumed(state, run_id, folders)
 
 
-def _print(recipe: Recipe | None, as_json: bool, examples: "Examples | None") -> None:
-    if recipe is None or examples is None:
-        raise InvalidInput("--dry-run needs a recipe")
+def _print(recipe: Recipe, as_json: bool, examples: "Examples") -> None:
     from banyan.cli.train import row_counts
 
     data = recipe.model_dump(mode="json")
@@ -142,13 +142,11 @@ def _check_listen(recipe: Recipe, listen: str) -> None:
         )
 
 
-def _check_inputs(recipe: Recipe | None) -> "Examples | None":
+def _check_inputs(recipe: Recipe) -> "Examples":
     """Check the inputs that a run would refuse as it begins; return its rows.
 
     These are rows, the model's folder and devices. Nothing is fetched or converted.
     """
-    if recipe is None:
-        return None
     from services.chassis import models
     from services.gateway.tasks import dataset
 

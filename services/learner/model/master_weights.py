@@ -6,12 +6,24 @@ float32 (or float64, in tests) masters and parameters are the same. Frozen param
 masters nor gradients.
 """
 
+import weakref
 from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
 from services.learner.model import lora
+
+
+def _collect(masters: "weakref.ref[Masters]", index: int, parameter: torch.Tensor) -> None:
+    """Hand a gradient to its owner.
+
+    Garbage collection does not see what a tensor's hook holds: one that held its owner would keep
+    the model for as long as the process lives.
+    """
+    owner = masters()
+    if owner is not None:
+        owner.collect(index, parameter)
 
 
 class Masters:
@@ -41,10 +53,11 @@ class Masters:
             parameter = self._parameters[index]
             parameter.data = parameter.data.to(dtype)
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(self._collect, index)
+                partial(_collect, weakref.ref(self), index)
             )
 
-    def _collect(self, index: int, parameter: torch.Tensor) -> None:
+    def collect(self, index: int, parameter: torch.Tensor) -> None:
+        """Add the gradient of a sequence to its master's, and drop it."""
         gradient, master = parameter.grad, self.weights[index]
         assert gradient is not None and master.grad is not None
         if index in self._touched:

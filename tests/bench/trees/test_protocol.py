@@ -61,7 +61,7 @@ def test_a_run_that_did_not_get_there_costs_more_than_its_cap_and_less_if_it_was
     get = _cells(lambda wanted: None if wanted.setting == GOOD else 999)
     assert protocol.tuned("forks-rose", get) != GOOD
     far, near = ({"points": [{"accuracy": a}], "cap": 1000} for a in (0.2, 0.8))
-    assert choice._cost(near) == 1200 < choice._cost(far)
+    assert choice.cost(near) == 1200 < choice.cost(far)
 
 
 def test_the_estimator_of_independent_samples_is_chosen_at_the_middle_shape_alone() -> None:
