@@ -34,6 +34,7 @@ LONG = (
     "information",
     "growing",
     "trees",
+    "sums",
 )  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 ONLY_WITH_CUDA = ("gpu",)
