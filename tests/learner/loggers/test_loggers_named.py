@@ -33,7 +33,8 @@ def test_a_logger_that_is_not_installed_is_refused_with_the_command(
     [
         (
             ["logging.loggers=[tensorbord]"],
-            "there is no loggers plugin 'tensorbord'; known: jsonl, mlflow, tensorboard, wandb",
+            "there is no loggers plugin 'tensorbord'; did you mean tensorboard? known: jsonl, "
+            "mlflow, tensorboard, wandb",
         ),
         (["logging.loggers=[jsonl, jsonl]"], "names jsonl twice"),
         (
