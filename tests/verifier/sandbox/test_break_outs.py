@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import scoring_process
 
 sys.path.pop(0)
+
+pytestmark = pytest.mark.slow  # each attack is a process
 ROOT = os.geteuid() == 0
 MACHINES: dict[str, dict[str, Any]] = {
     "root": {},

@@ -21,6 +21,8 @@ from tests.learner.training.distributed.test_two import (
     trained,
 )
 
+pytestmark = pytest.mark.slow  # groups of processes
+
 
 def lora(**changes: Any) -> Recipe:
     return recipe(lora=LORA, **changes)
@@ -160,7 +162,6 @@ async def test_an_engine_that_was_started_for_adapters_gets_one(
     assert await thread.run(thread._canary) is not None
 
 
-@pytest.mark.slow
 async def test_a_rank_without_a_row_of_a_matrix_takes_part(
     pair: Pair, tiny_folder: Path, forest: Any
 ) -> None:

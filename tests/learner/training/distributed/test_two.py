@@ -17,6 +17,8 @@ from services.learner.training.trainer_thread import Timed, TorchThread
 from tests.learner.in_memory_learner import RUN
 from tests.learner.training.distributed.conftest import Pair, pieces_of, recipe
 
+pytestmark = pytest.mark.slow  # groups of processes
+
 Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Sequence[TreePart]]
 
@@ -241,7 +243,6 @@ async def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(
     assert all(torch.equal(straight.moments[n], both.moments[n]) for n in straight.moments)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"lora": LORA}])
 async def test_two_ranks_measure_the_drift_that_one_does(
     pair: Pair, tiny_folder: Path, forest: Any, changes: dict[str, Any]
