@@ -1,4 +1,6 @@
-"""The arms of the experiment `sums`: independent samples, and the quick start's trees."""
+"""The arms of the experiment `sums`: independent samples, the quick start's trees, and those that
+answer for the bars of `trees`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,12 +39,19 @@ def forks(leaves: int) -> Mapping[str, Any]:
     return {"policy": "treepo-eager", "settings": settings}
 
 
+def likely_forks(leaves: int) -> Mapping[str, Any]:
+    """Grow chains, each forked three times where its own token was least likely."""
+    settings = {"chains": leaves // 4, "forks": 3, "rounds": 1, "continuations": 1}
+    return {"policy": "eptree", "settings": settings}
+
+
 ARMS = {
     arm.name: arm
     for arm in (
         Arm("iid-grpo", iid, "grpo"),
         Arm("forks-rose", forks, "rose"),
         Arm("forks-grpo", forks, "grpo"),
+        Arm("eptree", likely_forks, "treerl"),
     )
 }
 

@@ -1,8 +1,8 @@
 """The protocol of the experiment `sums`: what is measured, and what is chosen.
 
-The trees are the quick start's, with its credit and with `grpo`'s. Independent samples and the
-first are tried at the same rates, on seeds of their own, the second only at the rate that was the
-best of both. The trees that cost less there are reported.
+The trees are the quick start's, with its credit and with `grpo`'s, and those that answer for the
+bars of `trees`. All are tried at the same rates, on seeds of their own, but for `grpo`'s credit:
+only at the rate that was the best of those before it. The trees that cost least there are reported.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +18,16 @@ from bench.trees.choice import best
 from bench.trees.process import InProcess
 
 TUNING, SEEDS = (100, 101), range(5)
-RIVAL, TREES = "iid-grpo", ("forks-rose", "forks-grpo")
+RIVAL, TREES = "iid-grpo", ("forks-rose", "forks-grpo", "eptree")
 CAP, GRID = 40_000, 2_500
 """Sampled tokens of a run at most, and between two of its measurements."""
 RATES = (1e-5, 2e-5, 4e-5)
-TRIED: Mapping[str, Sequence[float]] = {RIVAL: RATES, TREES[0]: RATES, TREES[1]: RATES[1:2]}
+TRIED: Mapping[str, Sequence[float]] = {
+    RIVAL: RATES,
+    "forks-rose": RATES,
+    "forks-grpo": RATES[1:2],
+    "eptree": RATES,
+}
 """Rates by arm."""
 SHAPE = (8, 8)
 """Prompts of an update, and leaves of a prompt."""
