@@ -12,6 +12,8 @@ STAMP_VLLM := $(VENV_VLLM)/.installed
 # quarters of its time: three of them fill two cores.
 WORKERS ?= 4
 SLOW_WORKERS ?= 3
+# An engine of vLLM takes half a minute of one core to start.
+VLLM_WORKERS ?= 2
 
 # Some shells ask Python to keep no compiled modules: each of the hundreds of processes that tests
 # and runs start would then compile all of ours anew.
@@ -80,7 +82,7 @@ test: $(STAMP) ## every check that needs no accelerator, but for the slow ones
 
 .PHONY: test-vllm
 test-vllm: $(STAMP_VLLM) ## the engines' common tests, with vLLM among the engines
-	$(BIN_VLLM)/python -m pytest -q -m vllm tests/engines
+	$(BIN_VLLM)/python -m pytest -q -n $(VLLM_WORKERS) --dist loadfile -m vllm tests/engines
 
 .PHONY: test-cuda
 test-cuda: $(STAMP) ## what needs a CUDA device, with PyTorch for CUDA
