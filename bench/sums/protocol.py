@@ -87,3 +87,12 @@ def reported(get: Get) -> Iterator[Wanted]:
         for arm, found in sides:
             if found is not None:
                 yield Wanted(ARMS[arm], found[1], seed)
+
+
+def others(get: Get) -> Iterator[Wanted]:
+    """Yield the runs on the same seeds of trees that do not answer; not all are measured."""
+    name = tree(get)
+    for arm in TREES:
+        found = tuned(arm, get) if name is not None and arm != name else None
+        if found is not None:
+            yield from (Wanted(ARMS[arm], found[1], seed) for seed in SEEDS)

@@ -1,7 +1,7 @@
 """The table of the experiment `sums`: ratios of what two arms spent, and what each spent."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from bench.harness.kept import Cell
@@ -34,29 +34,29 @@ def table(get: Get) -> Result:
         result.notes += _tuned(arm, get)
     runs: dict[str, list[Cell]] = {}
     settings: dict[str, Setting] = {}
-    for wanted in protocol.reported(get):
+    for wanted in (*protocol.reported(get), *protocol.others(get)):
         cell = get(wanted)
         if cell is not None:
             runs.setdefault(wanted.arm.name, []).append(cell)
             settings[wanted.arm.name] = wanted.setting
     for name in runs:
         if name != RIVAL and min(len(runs[name]), len(runs.get(RIVAL, []))) > 1:
-            _compare(result, name, runs[RIVAL], runs[name])
+            _compare(result, name, runs, bar=name == protocol.tree(get))
     for name, cells in runs.items():
         _spent(result, f"{name}, {shape(settings[name])}", cells)
     return result
 
 
-def _compare(result: Result, name: str, rival: Sequence[Cell], tree: Sequence[Cell]) -> None:
-    """Add the ratios of what two arms spent until they were there."""
+def _compare(result: Result, name: str, runs: Mapping[str, Sequence[Cell]], *, bar: bool) -> None:
+    """Add the ratios of what the rival and an arm spent until they were there."""
     for what, words in COMPARED.items():
-        first, second = ([choice.spent(cell, what) for cell in cells] for cells in (rival, tree))
+        first, second = ([choice.spent(c, what) for c in runs[arm]] for arm in (RIVAL, name))
         found = figures.ratio(first, second)
         bound = "" if found.exact else "; a bound, as a run was not there"
         spread = f"{found.low:.2f} to {found.high:.2f}, p {found.p:.2g}{bound}"
         of = f"{words} of {RIVAL} over those of {name}"
         result.add(of, found.estimate, "times", spread)
-        if what != "processor_s":
+        if bar and what != "processor_s":
             result.add(f"{of}, lower bound", found.low, "times", f"above {LEAST}")
 
 

@@ -90,6 +90,21 @@ def test_the_table_has_ratios_of_what_was_spent_with_a_bar_for_their_lower_bound
     assert rows[f"{TREES[0]}, 8 × 8 @ 1e-05: sampled tokens"][0] == pytest.approx(1002, abs=0.1)
 
 
+def test_trees_that_do_not_answer_stay_in_the_table_without_a_bar() -> None:
+    def cost(wanted: Wanted) -> float | None:
+        if wanted.arm.name == TREES[1] and wanted.seed in SEEDS[2:]:
+            return None  # stopped when others answered
+        return {RIVAL: 4000, TREES[0]: 1000}.get(wanted.arm.name, 2000) + wanted.seed
+
+    rows = {what: (figure, unit) for what, figure, unit, _ in table(cells(cost)).rows}
+    for tree, ratio, runs in ((TREES[0], 4, 5), (TREES[1], 2, 2), (TREES[2], 2, 5)):
+        of = f"sampled tokens of {RIVAL} over those of {tree}"
+        assert rows[of][0] == pytest.approx(ratio, rel=0.01)
+        assert (f"{of}, lower bound" in rows) == (tree == TREES[0])
+        (count,) = [f for what, (f, _) in rows.items() if tree in what and "got there" in what]
+        assert count == runs
+
+
 def test_a_lower_bound_of_one_misses_the_bar() -> None:
     headlines = {h.what: h for h in table(cells(lambda wanted: 5000)).table().headline}
     of = f"sampled tokens of {RIVAL} over those of {TREES[0]}, lower bound"
