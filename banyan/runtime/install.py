@@ -100,7 +100,8 @@ def _read(lines: Iterable[str], progress: Progress) -> None:
 def compile_modules(environment: Path) -> None:
     """Compile the environment's modules on all cores; pip does it on one, half of its time."""
     folders = [str(folder) for folder in environment.glob("lib/python*/site-packages")]
-    command = [str(environment / "bin" / "python"), "-m", "compileall", "-qq", "-j", "0", *folders]
+    quiet = ["-W", "ignore", "-m", "compileall", "-qq"]  # packages are not ours to mend
+    command = [str(environment / "bin" / "python"), *quiet, "-j", "0", *folders]
     with Waiting("compiling modules"):
         status = subprocess.run(command, check=False).returncode
     if status not in (0, 1):  # 1: packages hold files, such as templates, that are no modules
