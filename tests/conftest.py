@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 
@@ -46,6 +47,10 @@ def _sendable(text: str) -> str:
 
 
 def pytest_collection_finish() -> None:
+    if "services.treestore.storage.database" in sys.modules:
+        from tests.treestore import compiled
+
+        compiled.share()
     gc.freeze()
     gc.enable()
 
