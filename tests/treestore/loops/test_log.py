@@ -223,10 +223,11 @@ async def test_what_is_left_of_a_run_that_is_over_leaves_the_queue(
     )
     bus = await Bus.connect(nats_server.url, "test")
     async with running(settings) as (server, _loops):
+        channel = rpc.channel(server.address)
+        runs = RunStoreServiceStub(channel)
+        # one for both: a later one fences off what was opened before it and is not read yet
+        epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())).epoch
         for number, forge in enumerate((done, going)):
-            channel = rpc.channel(server.address)
-            runs = RunStoreServiceStub(channel)
-            epoch = (await rpc.call(runs.TakeGatewayEpoch, rs.TakeGatewayEpochRequest())).epoch
             put = rs.PutRunRequest(run=forge.run(), request_id=f"r{number}", gateway_epoch=epoch)
             await rpc.call(runs.PutRun, put)
             opened = forge.opened(forge.spec(), epoch=epoch)
