@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.chassis.process.parent_death import PARENT_VARIABLE
+from services.supervisor.adopted import Adopted
 
 BAD_INPUT = 2  # exit status for wrong settings or arguments
 _REMEMBERED = 64  # exits
@@ -29,6 +30,7 @@ class Child:
     health: host:port of its gRPC health service, or nats://host:port; empty if it cannot be probed.
     creds: credentials file for the broker.
     tls: PEM file of the only certificate to trust for the broker, and its name.
+    warm: it may be forked from a process that has imported torch.
     process: the running or last process.
     exits: monotonic times of its last exits.
     state: new, starting, ready, waiting, stopped or given up.
@@ -47,7 +49,8 @@ class Child:
     health: str = ""
     creds: str = ""
     tls: tuple[str, str] = ("", "")
-    process: asyncio.subprocess.Process | None = None
+    warm: bool = False
+    process: asyncio.subprocess.Process | Adopted | None = None
     exits: list[float] = field(default_factory=list)
     state: str = "new"
     last_status: int = 0
@@ -64,7 +67,10 @@ class Child:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        """Start the process. In a session of its own, Ctrl-C reaches the supervisor alone."""
+        """Start the process. In a session of its own, Ctrl-C reaches the supervisor alone.
+
+        Raise OSError.
+        """
         env = {**os.environ, **self.env, PARENT_VARIABLE: str(os.getpid())}
         with self.log.open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
@@ -76,6 +82,10 @@ class Child:
                 start_new_session=True,
             )
         self.state = "starting"
+
+    def started_as(self, process: Adopted) -> None:
+        """Take a process that was started from its command and environment."""
+        self.process, self.state = process, "starting"
 
     async def wait(self) -> int:
         """Wait for its end; return its exit status, negative for a signal."""

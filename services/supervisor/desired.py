@@ -55,6 +55,14 @@ class Replica(NamedTuple):
         return f"{self.process.service}-{self.process.run_id}-{self.number}"
 
 
+class Needs(NamedTuple):
+    """Needs of a process, by its recipe: its threads, the learner's ranks, the nodes' engine."""
+
+    threads: int
+    ranks: int
+    engine: str
+
+
 class DesiredProcesses:
     """Brings the processes of runs to the state that the store describes."""
 
@@ -115,7 +123,7 @@ class DesiredProcesses:
         """Return a process of a run, ready to be started; None if the store cannot be read now."""
         process = replica.process
         try:
-            threads, ranks = await self._threads_and_ranks(process)
+            needs = await self._needs(process)
         except TemporaryError as error:
             log.warning("cannot read the recipe of run %s: %s", process.run_id, error)
             return await asyncio.sleep(_RETRY_S, None)
@@ -123,16 +131,17 @@ class DesiredProcesses:
             process.run_id,
             process.service,
             replica.number,
-            threads=threads,
+            threads=needs.threads,
             port=free_port(taken=self._keeper.used_ports()),
-            ranks=ranks,
+            ranks=needs.ranks,
+            engine=needs.engine,
         )
 
     async def _divide_cores(self) -> None:
         """Write each process's number of threads, which changes with the other runs (ADR 055)."""
         for name, replica in list(self._desired.items()):
             try:
-                threads, _ = await self._threads_and_ranks(replica.process)
+                threads = (await self._needs(replica.process)).threads
             except NotFound:  # reported by the task that starts the process
                 continue
             path = self._fleet.state.threads(name)
@@ -141,8 +150,8 @@ class DesiredProcesses:
             except OSError as error:
                 log.warning("cannot write %s: %s; %s keeps its threads", path, error.strerror, name)
 
-    async def _threads_and_ranks(self, process: rs.DesiredProcess) -> tuple[int, int]:
-        """Return the threads of a process, and the ranks of its run's learner."""
+    async def _needs(self, process: rs.DesiredProcess) -> Needs:
+        """Return what a process needs, from the recipe of its run."""
         recipe = await self._store.recipe(process.run_id)
         resources, staleness = recipe["resources"], recipe["control"]["max_staleness"]
         runs = len({replica.process.run_id for replica in self._desired.values()})
@@ -156,4 +165,4 @@ class DesiredProcesses:
             rollout_nodes=resources["rollout_nodes"],
             runs=runs,
         )
-        return threads, resources.get("learner_ranks", 1)
+        return Needs(threads, resources.get("learner_ranks", 1), resources["engine"])

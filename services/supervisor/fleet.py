@@ -7,6 +7,7 @@ from pathlib import Path
 
 from banyan.runtime import secret, torch_environment
 from banyan.runtime.launch import OURS
+from services.supervisor import warm
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -73,9 +74,20 @@ class ProcessCommands:
         return self._python(service, service, env, address)
 
     def worker(
-        self, run_id: str, service: str, replica: int, *, threads: int, port: int, ranks: int = 1
+        self,
+        run_id: str,
+        service: str,
+        replica: int,
+        *,
+        threads: int,
+        port: int,
+        ranks: int = 1,
+        engine: str = "",
     ) -> Child:
-        """Return a process of one run. A learner also gets its number of ranks."""
+        """Return a process of one run. A learner also gets its number of ranks.
+
+        engine: the engine of a rollout node.
+        """
         name = f"{service}-{run_id}-{replica}"
         address = f"{HOST}:{port}"
         env = self._env(address) | {
@@ -89,8 +101,12 @@ class ProcessCommands:
             env["BANYAN_VERIFIER"] = self.state.address("verifier")
         if service == "learner":
             env["BANYAN_RANKS"] = str(ranks)
+        torch_alone = ranks == 1 if service == "learner" else engine == "torch"
+        if torch_alone and warm.possible():
+            torch_environment.bind(env, threads)  # it finds torch imported
         child = self._python(name, service, env, address)
         child.run_id, child.replica = run_id, replica
+        child.warm = torch_alone and warm.possible()
         return child
 
     def _env(self, listen: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from services.supervisor.fleet import (
 from services.supervisor.probes import probe_of
 from services.supervisor.runstore import RunStore
 from services.supervisor.state import HOST, can_listen
+from services.supervisor.warm import WarmProcess
 from services.supervisor.watch import Patience, watched
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Supervisor:
         self.wanted: set[str] = set()
         self.stopping = False
         self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._warm = WarmProcess(fleet.state.log("torch"))
         self._desired: DesiredProcesses | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.store: RunStore | None = None
@@ -157,7 +159,7 @@ class Supervisor:
         if child.run_id and not can_listen(HOST, int(child.health.rpartition(":")[2] or 0)):
             self._change_port(child)
         try:
-            await child.start()
+            await self._start(child)
         except OSError as error:  # no memory, no process, no space for its log
             log.error("cannot start %s: %s", child.name, error)
             return child.record_exit(CANNOT_START)
@@ -170,6 +172,14 @@ class Supervisor:
             await child.wait()
         finally:
             await cancelled([watching])
+
+    async def _start(self, child: Child) -> None:
+        """Start a child's process. Raise OSError."""
+        forked = await self._warm.start(child) if child.warm else None
+        if forked is not None:
+            child.started_as(forked)
+        elif self._keeps(child):  # not if all is being stopped
+            await child.start()
 
     def _delay_s(self, child: Child) -> float | None:
         if child.service != "nats" and child.bad_inputs >= 2:
@@ -252,6 +262,7 @@ class Supervisor:
         if self._watcher is None:
             # The system never served: nothing is under way, and the user waits for the prompt.
             await asyncio.gather(*(c.stop(UNBEGUN_GRACE_S) for c in self.children.values()))
+        await self._warm.end()
         for service in STOP_ORDER:
             children = [c for c in self.children.values() if c.service == service]
             await asyncio.gather(*(c.stop(grace_s(c)) for c in children))
@@ -273,4 +284,5 @@ class Supervisor:
         self.stopping = True
         for child in self.children.values():
             child.signal(signal.SIGKILL)
+        self._warm.kill()
         self._clear_shared_memory()

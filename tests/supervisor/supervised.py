@@ -25,7 +25,10 @@ DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     " print('deaf', flush=True); time.sleep(60)"
 )
-RECIPE = '{"resources": {"rollout_nodes": 1, "threads": 1}, "control": {"max_staleness": 0}}'
+RECIPE = (
+    '{"resources": {"rollout_nodes": 1, "threads": 1, "engine": "scripted"},'
+    ' "control": {"max_staleness": 0}}'
+)
 
 
 class FakeRunStore(RunStoreServiceServicer):
@@ -87,7 +90,15 @@ class PlainProcesses(ProcessCommands):
         return self._plain(service, service)
 
     def worker(
-        self, run_id: str, service: str, replica: int, *, threads: int, port: int, ranks: int = 1
+        self,
+        run_id: str,
+        service: str,
+        replica: int,
+        *,
+        threads: int,
+        port: int,
+        ranks: int = 1,
+        engine: str = "",
     ) -> Child:
         child = self._plain(f"{service}-{run_id}-{replica}", service)
         child.run_id, child.replica = run_id, replica

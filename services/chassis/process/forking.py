@@ -1,0 +1,125 @@
+"""`python -m services.chassis.process.forking MODULE…`: import modules once, then fork processes.
+
+Each request on the socket that is its standard input becomes a process that runs a module as
+`python -m` would, without importing again what this one has imported. Its parent is the launcher,
+not this process, whose end is nobody's (ADR 078).
+"""
+
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from banyan.runtime import garbage, torch_environment
+from services.chassis.process.parent_death import tie_to_parent
+
+READY = b"ready"
+MOST = 1 << 17  # bytes of a request
+_NAME = 15  # bytes of a name that the kernel keeps
+
+
+def main() -> None:
+    """Import the modules, and serve until the socket closes; in a forked process, run its module.
+
+    It runs once all that served is left, so that it ends the interpreter as if it were alone.
+    """
+    tie_to_parent()
+    torch_environment.settle(os.environ)
+    with garbage.paused():
+        for name in sys.argv[1:]:
+            importlib.import_module(name)
+    with socket.socket(fileno=os.dup(0)) as requests:
+        module = _serve(requests)
+    if module:
+        sys.argv[1:] = []
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _serve(requests: socket.socket) -> str:
+    """Answer each request with the id of its process, 0 if there is none.
+
+    Return the module to run in a forked process, and nothing at the end of the socket.
+    """
+    requests.sendall(READY)
+    while True:
+        data, log = _received(requests)
+        if not data:
+            return ""
+        answered, go = os.pipe()
+        process = _forked()
+        if process is None:
+            os.close(go)
+            request = json.loads(data)
+            if not os.read(answered, 1):  # the launcher will never know of it
+                os._exit(1)
+            os.close(answered)
+            _become(request["module"], request["environ"], log)
+            return str(request["module"])
+        os.close(log)
+        os.close(answered)
+        requests.sendall(str(process).encode())
+        with suppress(BrokenPipeError), os.fdopen(go, "wb", 0) as pipe:
+            pipe.write(b"!")
+
+
+def _received(requests: socket.socket) -> tuple[bytes, int]:
+    """Return the next request and the descriptor of its log; nothing at the end of the socket."""
+    data, descriptors, _, _ = socket.recv_fds(requests, MOST, 1)
+    return data, descriptors[0] if descriptors else -1
+
+
+def _forked() -> int | None:
+    """Fork a process whose parent is the launcher. Return its id; 0 if there is no room for it.
+
+    Return None within it.
+    """
+    read, write = os.pipe()
+    try:
+        between = os.fork()
+    except OSError:
+        between = -1
+    if between == 0:
+        _fork_and_end(write)
+        os.close(read)
+        os.close(write)
+        return None
+    os.close(write)
+    with os.fdopen(read) as answer:
+        process = int(answer.read() or 0)
+    if between > 0:
+        os.waitpid(between, 0)  # from now on the launcher is the parent
+    return process
+
+
+def _fork_and_end(answer: int) -> None:
+    """Fork once more, write the id to `answer`, and end; return in the process forked."""
+    with suppress(OSError):
+        if (process := os.fork()) == 0:
+            return
+        os.write(answer, str(process).encode())
+    os._exit(0)
+
+
+def _become(module: str, environ: Mapping[str, str], log: int) -> None:
+    """Take a session, an environment, a log and a name of one's own."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environ)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(log)
+    Path("/proc/self/comm").write_text(module[-_NAME:])
+    torch_environment.roam()  # the import of torch bound the only thread
+    if "numpy" in sys.modules:  # each would draw the same numbers; Python's own are drawn anew
+        sys.modules["numpy"].random.seed()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Processes of runs, forked from one that has imported torch and all that they need (ADR 078)."""
+
+import asyncio
+import json
+import logging
+import os
+import select
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from banyan.errors import DeadlineMissed
+from banyan.runtime.launch import OURS
+from services.chassis.process import forking
+from services.chassis.process.parent_death import PARENT_VARIABLE
+from services.supervisor.adopted import Adopted, adopting
+from services.supervisor.child import Child
+
+log = logging.getLogger(__name__)
+
+IMPORTED = (
+    "services.learner.service",
+    "services.rollout.node.node",
+    "services.rollout.server",
+    "services.rollout.engines.torch_engine.engine",
+    "services.rollout.engines.torch_engine.loading",
+)
+LOAD_S = 120.0
+FORK_S = 5.0
+_ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+"""Devices whose libraries may be at work after an import, and then are of no use after a fork."""
+
+
+def possible() -> bool:
+    """Return True if processes can be forked here."""
+    return sys.platform.startswith("linux") and not any(d.exists() for d in _ACCELERATORS)
+
+
+class WarmProcess:
+    """The process that has imported what processes of runs need, started when one is wanted.
+
+    Torch reads its environment as it is imported, so another environment needs another process; the
+    last one is kept.
+    """
+
+    def __init__(self, log_file: Path) -> None:
+        self._log = log_file
+        self._libraries: dict[str, str] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._requests: socket.socket | None = None
+        self._turn = asyncio.Lock()
+        self._over = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 without one."""
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self, child: Child) -> Adopted | None:
+        """Start a child's process, whose parent is this one; None if that fails, which is logged.
+
+        The child may then still be started by its command.
+        """
+        libraries = {n: v for n, v in child.env.items() if not n.startswith("BANYAN_")}
+        async with self._turn:
+            if self._over:
+                return None
+            try:
+                if not self._serves(libraries):
+                    await self._forget()
+                    await self._load(libraries)
+                return self._fork(child)
+            except (OSError, DeadlineMissed) as error:
+                await self._forget()
+                if not self._over:
+                    log.warning("%s imports torch itself: %s; see %s", child.name, error, self._log)
+                return None
+
+    def _serves(self, libraries: dict[str, str]) -> bool:
+        if self._requests is None or self._libraries != libraries:
+            return False
+        ended, _, _ = select.select([self._requests], [], [], 0)  # it says nothing unasked
+        return not ended
+
+    async def _load(self, libraries: dict[str, str]) -> None:
+        """Start the process, and wait until it has imported all. Raise OSError, DeadlineMissed."""
+        environ = {**os.environ, **libraries, PARENT_VARIABLE: str(os.getpid())}
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._log.open("ab") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                *(*OURS, "services.chassis.process.forking", *IMPORTED),
+                stdin=theirs.fileno(),
+                stdout=out,
+                stderr=out,
+                env=environ,
+                start_new_session=True,
+            )
+        self._requests.setblocking(False)
+        try:
+            async with asyncio.timeout(LOAD_S):
+                answer = await asyncio.get_running_loop().sock_recv(self._requests, 64)
+        except TimeoutError:
+            raise DeadlineMissed(f"torch was not imported within {LOAD_S:.0f} s") from None
+        if answer != forking.READY:
+            raise ConnectionResetError("the process that imports it ended")
+        self._libraries = libraries
+
+    def _fork(self, child: Child) -> Adopted:
+        """Have a process forked. Raise OSError.
+
+        Nothing is awaited between request and answer, so that no process is forgotten.
+        """
+        assert self._requests is not None
+        environ = {**os.environ, **child.env, PARENT_VARIABLE: str(os.getpid())}
+        request = json.dumps({"module": child.command[-1], "environ": environ}).encode()
+        self._requests.settimeout(FORK_S)
+        with child.log.open("ab") as out, adopting():
+            socket.send_fds(self._requests, [request], [out.fileno()])
+            try:
+                answer = self._requests.recv(64)
+            except TimeoutError:
+                self.kill()  # so that it cannot answer later
+                answer = self._requests.recv(64)
+            if not int(answer or 0):
+                raise ConnectionResetError("no process was forked")
+            return Adopted(int(answer))
+
+    def kill(self) -> None:
+        """End it at once; what was forked from it goes on."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def end(self) -> None:
+        """End it for good; what was forked from it goes on."""
+        self._over = True
+        self.kill()  # who waits for it waits no longer
+        async with self._turn:
+            await self._forget()
+
+    async def _forget(self) -> None:
+        self.kill()
+        if self._process is not None:
+            await self._process.wait()
+        if self._requests is not None:
+            self._requests.close()
+        self._process = self._requests = None
