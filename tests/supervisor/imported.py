@@ -3,7 +3,7 @@
 import os
 import time
 
-import numpy  # noqa: F401
+import numpy.random  # noqa: F401
 
 MADE_BY = os.getpid()
 time.sleep(float(os.environ.get("IMPORT_S", "0")))

@@ -23,7 +23,13 @@ from services.supervisor import adopted, warm
 from services.supervisor.child import Child
 from services.supervisor.warm import WarmProcess
 from tests.conftest import wait_until
-from tests.supervisor.supervised import alive
+from tests.supervisor.supervised import (
+    FakeRunStore,
+    alive,
+    change_workers,
+    supervised,
+    workers,
+)
 
 ROOT = Path(__file__).parents[2]
 FORKED = "tests.supervisor.forked"
@@ -91,12 +97,16 @@ async def test_it_is_stopped_as_any_child(process: WarmProcess, tmp_path: Path) 
 
 
 async def test_processes_of_one_environment_share_an_import_and_draw_other_numbers(
-    process: WarmProcess, tmp_path: Path
+    process: WarmProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ones = [child(tmp_path, str(n), BANYAN_NODE_ID=str(n), END="0") for n in range(2)]
-    told = [await started(process, one) for one in ones]
+    monkeypatch.setenv("LEFT", "1")
+    told = [await started(process, ones[0])]
     first = process.pid
-    assert told[0]["drawn"] != told[1]["drawn"]
+    monkeypatch.delenv("LEFT")
+    told.append(await started(process, ones[1]))
+    assert told[0]["drawn"] != told[1]["drawn"] and told[0]["files"] == told[1]["files"]
+    assert ["LEFT" in one["environ"] for one in told] == [True, False]
     other = child(tmp_path, "other", OMP_NUM_THREADS="7", END="0")
     assert (await started(process, other))["environ"]["OMP_NUM_THREADS"] == "7"
     assert process.pid != first and not alive(first)
@@ -126,9 +136,9 @@ async def test_one_that_does_not_answer_is_ended_and_the_child_starts_by_its_com
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(warm, "FORK_S", 0.2)
     await started(process, child(tmp_path, END="0"))
     first = process.pid
+    monkeypatch.setattr(warm, "FORK_S", 0.2)
     os.kill(first, signal.SIGSTOP)
     assert await process.start(child(tmp_path, "late", END="0")) is None
     assert not alive(first) and process.pid == 0
@@ -179,6 +189,30 @@ async def test_a_log_that_cannot_be_written_is_the_callers_error(
         assert await process.start(one) is None
     with pytest.raises(FileNotFoundError):
         await one.start()
+
+
+@pytest.mark.parametrize("kills", [False, True])
+async def test_a_supervisor_ends_it_with_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually, kills: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(warm, "IMPORTED", ("tests.supervisor.imported",))
+    store = FakeRunStore()
+    async with supervised(tmp_path, store, {}) as supervisor:
+
+        def forked(one: Child) -> None:
+            one.warm, one.command = True, [FORKED]
+
+        change_workers(supervisor, forked)
+        store.want(("rollout", 1))
+        await eventually(lambda: workers(supervisor) and workers(supervisor)[0].running)
+        (node,), process = workers(supervisor), supervisor._warm
+        pids = (node.pid, process.pid)
+        assert all(alive(pid) for pid in pids)
+        if kills:
+            supervisor.kill()
+            await eventually(lambda: not any(alive(pid) for pid in pids))
+    assert not any(alive(pid) for pid in pids)
 
 
 @pytest.mark.skipif(len(torch_environment.CORES) < 2, reason="one core: nothing to keep to")

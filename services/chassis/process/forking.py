@@ -117,8 +117,8 @@ def _become(module: str, environ: Mapping[str, str], log: int) -> None:
     os.close(log)
     Path("/proc/self/comm").write_text(module[-_NAME:])
     torch_environment.roam()  # the import of torch bound the only thread
-    if "numpy" in sys.modules:  # each would draw the same numbers; Python's own are drawn anew
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:  # all would draw the same; Python's own numbers are new
+        sys.modules["numpy.random"].seed()
 
 
 if __name__ == "__main__":
