@@ -20,7 +20,7 @@ told = {
 }
 print(json.dumps(told), flush=True)
 print("to the log, too", file=sys.stderr, flush=True)
-match os.environ.get("END", ""):
+match os.environ.get("BANYAN_END", ""):
     case "":
         from services.chassis.process.parent_death import tie_to_parent
 

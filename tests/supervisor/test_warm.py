@@ -63,7 +63,7 @@ async def test_a_forked_process_is_as_one_started_by_its_command(
     process: WarmProcess, tmp_path: Path
 ) -> None:
     """But for what has been imported already."""
-    one = child(tmp_path, OMP_NUM_THREADS="3", BANYAN_RUN="r", END="0")
+    one = child(tmp_path, OMP_NUM_THREADS="3", BANYAN_RUN="r", BANYAN_END="0")
     told = await started(process, one)
     assert (told["name"], told["arguments"], told["input"]) == ("__main__", [], os.devnull)
     assert told["parent"] == os.getpid() and told["session"] == one.pid
@@ -71,7 +71,7 @@ async def test_a_forked_process_is_as_one_started_by_its_command(
     expected = {**os.environ, **one.env, "BANYAN_PARENT": str(os.getpid())}
     assert told["environ"] == expected
     assert await one.wait() == 0 and one.tail(1) == "to the log, too"
-    cold = child(tmp_path, "cold", END="0")
+    cold = child(tmp_path, "cold", BANYAN_END="0")
     cold.command = [sys.executable, "-m", FORKED]
     await cold.start()
     assert await cold.wait() == 0
@@ -82,7 +82,7 @@ async def test_a_forked_process_is_as_one_started_by_its_command(
 async def test_its_exit_status_is_known(
     process: WarmProcess, tmp_path: Path, end: str, status: int
 ) -> None:
-    one = child(tmp_path, END=end)
+    one = child(tmp_path, BANYAN_END=end)
     await started(process, one)
     assert await one.wait() == status == one.last_status
     assert not one.running and not alive(one.pid)
@@ -99,7 +99,7 @@ async def test_it_is_stopped_as_any_child(process: WarmProcess, tmp_path: Path) 
 async def test_processes_of_one_environment_share_an_import_and_draw_other_numbers(
     process: WarmProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ones = [child(tmp_path, str(n), BANYAN_NODE_ID=str(n), END="0") for n in range(2)]
+    ones = [child(tmp_path, str(n), BANYAN_NODE_ID=str(n), BANYAN_END="0") for n in range(2)]
     monkeypatch.setenv("LEFT", "1")
     told = [await started(process, ones[0])]
     first = process.pid
@@ -107,7 +107,7 @@ async def test_processes_of_one_environment_share_an_import_and_draw_other_numbe
     told.append(await started(process, ones[1]))
     assert told[0]["drawn"] != told[1]["drawn"] and told[0]["files"] == told[1]["files"]
     assert ["LEFT" in one["environ"] for one in told] == [True, False]
-    other = child(tmp_path, "other", OMP_NUM_THREADS="7", END="0")
+    other = child(tmp_path, "other", OMP_NUM_THREADS="7", BANYAN_END="0")
     assert (await started(process, other))["environ"]["OMP_NUM_THREADS"] == "7"
     assert process.pid != first and not alive(first)
     assert [await one.wait() for one in (*ones, other)] == [0, 0, 0]
@@ -123,7 +123,7 @@ async def test_the_death_of_the_one_that_forks_is_nobodys_death(
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: not alive(first), 10.0)
     assert one.running and alive(one.pid)
-    again = child(tmp_path, "again", END="0")
+    again = child(tmp_path, "again", BANYAN_END="0")
     forked = await process.start(again)
     assert forked is not None and await forked.wait() == 0
     assert one.running and process.pid != first
@@ -136,11 +136,11 @@ async def test_one_that_does_not_answer_is_ended_and_the_child_starts_by_its_com
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await started(process, child(tmp_path, END="0"))
+    await started(process, child(tmp_path, BANYAN_END="0"))
     first = process.pid
-    monkeypatch.setattr(warm, "FORK_S", 0.2)
+    monkeypatch.setattr(warm, "FORK_S", 1.0)
     os.kill(first, signal.SIGSTOP)
-    assert await process.start(child(tmp_path, "late", END="0")) is None
+    assert await process.start(child(tmp_path, "late", BANYAN_END="0")) is None
     assert not alive(first) and process.pid == 0
     assert "late imports torch itself: no process was forked" in caplog.text
     assert not (tmp_path / "late.log").read_text()
@@ -247,7 +247,10 @@ def test_a_request_whose_sender_is_gone_starts_nothing(tmp_path: Path) -> None:
     ours.settimeout(20)
     assert ours.recv(64) == forking.READY
     process.send_signal(signal.SIGSTOP)
-    request = {"module": FORKED, "environ": {**os.environ, "PYTHONPATH": str(ROOT), "END": "0"}}
+    request = {
+        "module": FORKED,
+        "environ": {**os.environ, "PYTHONPATH": str(ROOT), "BANYAN_END": "0"},
+    }
     with (tmp_path / "log").open("wb") as out, ours:
         socket.send_fds(ours, [json.dumps(request).encode()], [out.fileno()])
     process.send_signal(signal.SIGCONT)
