@@ -117,11 +117,13 @@ class WarmProcess:
         self._requests.settimeout(FORK_S)
         with child.log.open("ab") as out, adopting():
             socket.send_fds(self._requests, [request], [out.fileno()])
+            answer = b""
             try:
                 answer = self._requests.recv(64)
             except TimeoutError:
                 self.kill()  # so that it cannot answer later
-                answer = self._requests.recv(64)
+                with suppress(ConnectionResetError):  # it had not read the request
+                    answer = self._requests.recv(64)
             if not int(answer or 0):
                 raise ConnectionResetError("no process was forked")
             return Adopted(int(answer))
