@@ -18,14 +18,20 @@ _UNKNOWN = 255  # the status that asyncio gives a process that somebody else has
 class Adopted:
     """A child of this process by its id, as `asyncio.subprocess.Process`.
 
-    returncode: exit status, negative for a signal; None while it runs.
+    returncode: exit status, negative for a signal; None while it runs. Raise OSError, and end the
+    child, if its end cannot be awaited.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._ended = asyncio.Event()
-        self._descriptor = os.pidfd_open(pid)
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         asyncio.get_running_loop().add_reader(self._descriptor, self._end)
 
     def _end(self) -> None:
@@ -58,11 +64,14 @@ _one = threading.Lock()
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Become the parent of those descendants of this process whose own parent ends meanwhile."""
+    """Become the parent of those descendants of this process whose own parent ends meanwhile.
+
+    Raise OSError if the kernel has no such thing.
+    """
     global _adopting
     with _one:
-        _adopting += 1
         _adopt(True)
+        _adopting += 1
     try:
         yield
     finally:
@@ -72,4 +81,6 @@ def adopting() -> Iterator[None]:
 
 
 def _adopt(wanted: bool) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot become the parent of a forked process")

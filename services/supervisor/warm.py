@@ -1,6 +1,7 @@
 """Processes of runs, forked from one that has imported torch and all that they need (ADR 078)."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -46,7 +47,7 @@ class WarmProcess:
 
     def __init__(self, log_file: Path) -> None:
         self._log = log_file
-        self._libraries: dict[str, str] = {}
+        self._libraries: dict[str, str] | None = None  # of a process that has imported all
         self._process: asyncio.subprocess.Process | None = None
         self._requests: socket.socket | None = None
         self._turn = asyncio.Lock()
@@ -86,6 +87,7 @@ class WarmProcess:
     async def _load(self, libraries: dict[str, str]) -> None:
         """Start the process, and wait until it has imported all. Raise OSError, DeadlineMissed."""
         environ = {**os.environ, **libraries, PARENT_VARIABLE: str(os.getpid())}
+        self._libraries = None
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
@@ -114,6 +116,8 @@ class WarmProcess:
         assert self._requests is not None
         environ = {**os.environ, **child.env, PARENT_VARIABLE: str(os.getpid())}
         request = json.dumps({"module": child.command[-1], "environ": environ}).encode()
+        if len(request) > forking.MOST:
+            raise OSError(errno.E2BIG, f"its environment has more than {forking.MOST} bytes")
         self._requests.settimeout(FORK_S)
         with child.log.open("ab") as out, adopting():
             socket.send_fds(self._requests, [request], [out.fileno()])

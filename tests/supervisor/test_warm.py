@@ -268,6 +268,35 @@ def holds(descriptor: Path, file: Path) -> bool:
         return False
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("services.supervisor.adopted.os.pidfd_open", OSError(24, "no descriptor")), "descriptor"),
+        (("services.supervisor.adopted._adopt", OSError(22, "no such thing")), "no such thing"),
+        (("services.chassis.process.forking.MOST", 10), "has more than 10 bytes"),
+    ],
+)
+async def test_what_hinders_a_fork_leaves_no_process(
+    process: WarmProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: tuple[str, Any],
+    words: str,
+) -> None:
+    await started(process, child(tmp_path, BANYAN_END="0"))
+    name, instead = change
+
+    def fails(*_: Any) -> None:
+        raise instead
+
+    monkeypatch.setattr(name, fails if isinstance(instead, Exception) else instead)
+    late = child(tmp_path, "late")
+    assert await process.start(late) is None and words in caplog.text
+    assert process.pid == 0
+    assert not [f for f in Path("/proc").glob("[0-9]*/fd/*") if holds(f, late.log)]
+
+
 def test_only_while_it_adopts_does_a_process_get_other_children() -> None:
     flag = ctypes.c_int(-1)
 
