@@ -2,14 +2,15 @@
 
 `python -m bench.trees.measure`, once for each core, measures: tokens and accuracy do not depend on
 load, and each process leaves out the cell that another measures. Every cell is kept raw, in
-bench/kept/trees. `python -m bench trees` measures what is missing, and writes the table.
+bench/kept/trees. `python -m bench trees` measures what is missing, and writes the table, with what
+`bench.trees.quiet` has measured.
 """
 
 from bench.harness.cells import wanted as chosen_cells
 from bench.harness.kept import FOLDER
 from bench.harness.runs import Runs
 from bench.harness.table import Result
-from bench.trees import protocol
+from bench.trees import protocol, quiet
 from bench.trees.protocol import OTHERS, RIVALS
 from bench.trees.table import table
 
@@ -37,7 +38,12 @@ def everything() -> None:
 def run() -> Result:
     """Measure what is missing; return the table."""
     everything()
-    return table(cells(measures=False).get)
+    kept = cells(measures=False).get
+    result = table(kept)
+    notes, heads = quiet.said(kept, quiet.cells(measures=False).get)
+    result.notes += notes
+    result.heads += heads
+    return result
 
 
 if __name__ == "__main__":
