@@ -47,8 +47,8 @@ def said(get: Get, quiet: Get) -> tuple[list[str], list[Headline]]:
     (first, theirs), (second, ours) = cells.items()
     ratios, heads = list[str](), list[Headline]()
     for what, words in WHAT.items():
-        spent = [[choice.spent(cell, what) for cell in side] for side in (theirs, ours)]
-        found = figures.ratio(*spent)
+        slow, fast = ([choice.spent(cell, what) for cell in side] for side in (theirs, ours))
+        found = figures.ratio(slow, fast)
         figure = f"{found.estimate:.2f} ({found.low:.2f} to {found.high:.2f})"
         ratios.append(f"{words} of {first} over those of {second}: {figure}")
         about = f"K = 16, whole chain, machine at rest: {words} of {first} over those of {second}"
