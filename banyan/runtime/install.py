@@ -103,9 +103,11 @@ def compile_modules(environment: Path) -> None:
     quiet = ["-W", "ignore", "-m", "compileall", "-qq"]  # packages are not ours to mend
     command = [str(environment / "bin" / "python"), *quiet, "-j", "0", *folders]
     with Waiting("compiling modules"):
-        status = subprocess.run(command, check=False).returncode
-    if status not in (0, 1):  # 1: packages hold files, such as templates, that are no modules
-        sys.exit(f"{shlex.join(command)} ended with status {status}")
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):  # 1: packages hold files, such as templates: no modules
+        sys.exit(f"{shlex.join(command)} ended with status {done.returncode}")
+    if last := done.stderr.strip().rpartition("\n")[2]:  # as of one that was killed for memory
+        print(f"not all modules are compiled, so first starts are slower: {last}", file=sys.stderr)
 
 
 def install(environment: Path) -> None:

@@ -96,6 +96,19 @@ def test_a_compilation_that_is_killed_is_said(tmp_path: Path) -> None:
         install.compile_modules(tmp_path)
 
 
+def test_a_compilation_that_loses_one_of_its_processes_is_said_in_a_line_and_is_no_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "print('Traceback:\\n  …\\nBrokenProcessPool: gone', file=sys.stderr); sys.exit(1)"
+    packages(fake(tmp_path, program), {"a.py": ""})
+    install.compile_modules(tmp_path)
+    said = capfd.readouterr().err
+    assert said.endswith(
+        "not all modules are compiled, so first starts are slower: BrokenProcessPool: gone\n"
+    )
+    assert "Traceback" not in said
+
+
 def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:
     program = "print('no matching distribution for x'); sys.exit(1)"
     with pytest.raises(SystemExit, match=r"(?s)no matching distribution for x.*status 1"):
