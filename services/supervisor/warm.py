@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -49,6 +50,9 @@ class WarmProcess:
         self._log = log_file
         self._libraries: dict[str, str] | None = None  # of a process that has imported all
         self._process: asyncio.subprocess.Process | None = None
+        self._handle = -1
+        """Descriptor of the process. Signals of `asyncio` wait for an ended one, and so may keep
+        its status from who awaits it."""
         self._requests: socket.socket | None = None
         self._turn = asyncio.Lock()
         self._over = False
@@ -98,6 +102,7 @@ class WarmProcess:
                 env=environ,
                 start_new_session=True,
             )
+        self._handle = os.pidfd_open(self._process.pid)
         self._requests.setblocking(False)
         try:
             async with asyncio.timeout(LOAD_S):
@@ -134,9 +139,9 @@ class WarmProcess:
 
     def kill(self) -> None:
         """End it at once; what was forked from it goes on."""
-        if self._process is not None and self._process.returncode is None:
+        if self._handle >= 0:
             with suppress(ProcessLookupError):
-                self._process.kill()
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     async def end(self) -> None:
         """End it for good; what was forked from it goes on."""
@@ -147,8 +152,11 @@ class WarmProcess:
 
     async def _forget(self) -> None:
         self.kill()
+        if self._requests is not None:
+            self._requests.close()  # ends one that cannot be killed for lack of a descriptor
         if self._process is not None:
             await self._process.wait()
-        if self._requests is not None:
-            self._requests.close()
+        if self._handle >= 0:
+            os.close(self._handle)
         self._process = self._requests = None
+        self._handle = -1
