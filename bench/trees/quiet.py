@@ -13,6 +13,7 @@ from bench.harness.runs import Runs
 from bench.trees import choice, figures, protocol
 from bench.trees.arms import ARMS
 from bench.trees.protocol import MAIN, Get, Wanted
+from bench.trees.table import title_of
 
 SEEDS = range(3)
 WHAT = {"seconds": "seconds of updates", "processor_s": "processor seconds"}
@@ -49,9 +50,10 @@ def said(get: Get, quiet: Get) -> tuple[list[str], list[Headline]]:
     for what, words in WHAT.items():
         slow, fast = ([choice.spent(cell, what) for cell in side] for side in (theirs, ours))
         found = figures.ratio(slow, fast)
-        figure = f"{found.estimate:.2f} ({found.low:.2f} to {found.high:.2f})"
+        bound = "" if found.exact else "; a bound, as a run was not there"
+        figure = f"{found.estimate:.2f} ({found.low:.2f} to {found.high:.2f}{bound})"
         ratios.append(f"{words} of {first} over those of {second}: {figure}")
-        about = f"K = 16, whole chain, machine at rest: {words} of {first} over those of {second}"
+        about = f"{title_of(MAIN)}, machine at rest: {words} of {first} over those of {second}"
         heads.append(Headline(what=about, figure=figure, target=NO_TARGET, met=None))
     loads = [load for side in (theirs, ours) for cell in side for load in cell["load"]]
     least = min(len(theirs), len(ours))

@@ -70,14 +70,14 @@ def table(get: Get) -> Compared:
     reported = list(protocol.reported(get))
     for task in SEEDS:
         runs = _there([w for w in reported if w.task == task], get)
-        _compare(result, _title(task), rival, runs, get)
+        _compare(result, title_of(task), rival, runs, get)
         if rival in runs and tree in runs:
             _bars(result, task, runs[rival], runs[tree], tree, get)
     main = _there([w for w in reported if w.task == MAIN and w.arm.name == rival], get)
     equal = _there(protocol.matched_runs(get), get)
-    _compare(result, f"{_title(MAIN)}, equal tokens an update", rival, main | equal, get)
+    _compare(result, f"{title_of(MAIN)}, equal tokens an update", rival, main | equal, get)
     screen = _there(protocol.screened(get), get)
-    _compare(result, f"{_title(MAIN)}, screen", rival, main | screen, get)
+    _compare(result, f"{title_of(MAIN)}, screen", rival, main | screen, get)
     return result
 
 
@@ -97,7 +97,8 @@ def _cells(runs: Sequence[Wanted], get: Get) -> list[Cell]:
     return [cell for one in runs if (cell := get(one)) is not None]
 
 
-def _title(task: Task) -> str:
+def title_of(task: Task) -> str:
+    """Return the words for a task."""
     return f"K = {task.operations}, {'whole chain' if task.right == WHOLE else 'last digit'}"
 
 
@@ -115,7 +116,7 @@ def _compare(result: Compared, title: str, rival: str, runs: Runs, get: Get) -> 
         against = _against(ratio, adjusted.get(name, math.nan))
         cells = _cells(runs[name], get)
         result.lines.append([title, name, shape(setting), *_line(spent[name], cells, against)])
-        if ratio is not None and title == _title(MAIN):
+        if ratio is not None and title == title_of(MAIN):
             what = f"{title}: tokens of {rival} over those of {name}"
             figure = f"{against[0]} ({against[1]})"
             result.heads.append(Headline(what=what, figure=figure, target=NO_TARGET, met=None))
@@ -174,14 +175,14 @@ def _bars(
     if task == MAIN:
         ours, theirs = ([choice.spent(cell) for cell in cells] for cells in (second, first))
         found = figures.ratio(theirs, ours)
-        what = f"{_title(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
+        what = f"{title_of(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
         target, met = f"at least {LEAST_RATIO}", found.low >= LEAST_RATIO
         shown = f"{found.low:.2f} of {found.estimate:.2f}"
         result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
     elif task.operations == protocol.LONGEST:
         ends = [[100 * c["points"][-1]["accuracy"] for c in cells] for cells in (second, first)]
         gain, low, high = figures.difference(ends[0], ends[1])
-        what = f"{_title(task)}: accuracy at the cap, {name} over {rival[0].arm.name}"
+        what = f"{title_of(task)}: accuracy at the cap, {name} over {rival[0].arm.name}"
         target = f"at least {LEAST_GAIN:.0f} points, surely {LEAST_SURE_GAIN:.0f}"
         met = gain >= LEAST_GAIN and low > LEAST_SURE_GAIN
         shown = f"{gain:+.1f} points ({low:+.1f} to {high:+.1f})"

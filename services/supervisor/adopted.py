@@ -18,8 +18,9 @@ _UNKNOWN = 255  # the status that asyncio gives a process that somebody else has
 class Adopted:
     """A child of this process by its id, as `asyncio.subprocess.Process`.
 
-    returncode: exit status, negative for a signal; None while it runs. Raise OSError, and end the
-    child, if its end cannot be awaited.
+    Raise OSError, and end the child, if its end cannot be awaited.
+
+    returncode: exit status, negative for a signal; None while it runs.
     """
 
     def __init__(self, pid: int) -> None:

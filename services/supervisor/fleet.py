@@ -7,7 +7,6 @@ from pathlib import Path
 
 from banyan.runtime import secret, torch_environment
 from banyan.runtime.launch import OURS
-from services.supervisor import warm
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -101,12 +100,11 @@ class ProcessCommands:
             env["BANYAN_VERIFIER"] = self.state.address("verifier")
         if service == "learner":
             env["BANYAN_RANKS"] = str(ranks)
-        torch_alone = ranks == 1 if service == "learner" else engine == "torch"
-        if torch_alone and warm.possible():
-            torch_environment.bind(env, threads)  # it finds torch imported
+        imports_torch = ranks == 1 if service == "learner" else engine == "torch"
+        if imports_torch:  # it would do so itself, but may find torch imported
+            torch_environment.bind(env, threads)
         child = self._python(name, service, env, address)
-        child.run_id, child.replica = run_id, replica
-        child.warm = torch_alone and warm.possible()
+        child.run_id, child.replica, child.warm = run_id, replica, imports_torch
         return child
 
     def _env(self, listen: str) -> dict[str, str]:

@@ -63,10 +63,13 @@ class WarmProcess:
         return self._process.pid if self._process is not None else 0
 
     async def start(self, child: Child) -> Adopted | None:
-        """Start a child's process, whose parent is this one; None if that fails, which is logged.
+        """Start a child's process, whose parent is this one.
 
-        The child may then still be started by its command.
+        Return None where that is not possible, or fails, which is logged. The child may then still
+        be started by its command.
         """
+        if not possible():
+            return None
         libraries = {n: v for n, v in child.env.items() if not n.startswith("BANYAN_")}
         async with self._turn:
             if self._over:

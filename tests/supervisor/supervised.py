@@ -89,17 +89,7 @@ class PlainProcesses(ProcessCommands):
     def base(self, service: str) -> Child:
         return self._plain(service, service)
 
-    def worker(
-        self,
-        run_id: str,
-        service: str,
-        replica: int,
-        *,
-        threads: int,
-        port: int,
-        ranks: int = 1,
-        engine: str = "",
-    ) -> Child:
+    def worker(self, run_id: str, service: str, replica: int, **_: Any) -> Child:
         child = self._plain(f"{service}-{run_id}-{replica}", service)
         child.run_id, child.replica = run_id, replica
         return child

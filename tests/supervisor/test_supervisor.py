@@ -11,7 +11,6 @@ from banyan.errors import DeadlineMissed
 from banyan.runtime import torch_environment
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.process.nats_server import free_port
-from services.supervisor import warm
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
@@ -90,11 +89,8 @@ def test_a_learner_is_told_how_many_ranks_it_is_to_have(tmp_path: Path) -> None:
     assert learner.env["BANYAN_RANKS"] == "2" and "BANYAN_RANKS" not in rollout.env
 
 
-def test_only_what_imports_torch_on_cores_of_its_own_is_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_imports_torch_on_cores_of_its_own_is_forked(tmp_path: Path) -> None:
     """Several ranks share the cores; other engines need no torch, or start processes with it."""
-    monkeypatch.setattr(warm, "possible", lambda: True)
     state = StateFolder(tmp_path, dict.fromkeys(("nats", "treestore", "verifier"), 1))
 
     def forked(service: str, threads: int = 1, **needs: Any) -> tuple[bool, bool]:
@@ -108,8 +104,6 @@ def test_only_what_imports_torch_on_cores_of_its_own_is_forked(
     assert forked("rollout", cores, ranks=2, engine="torch") == (True, True)
     assert forked("rollout", cores, engine="scripted") == (False, False)
     assert forked("rollout", cores, engine="vllm") == (False, False)
-    monkeypatch.setattr(warm, "possible", lambda: False)
-    assert forked("learner", cores) == (False, False)
 
 
 async def test_a_node_that_still_loads_its_model_does_not_hold_up_the_end(

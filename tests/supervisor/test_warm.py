@@ -146,6 +146,18 @@ async def test_one_that_does_not_answer_is_ended_and_the_child_starts_by_its_com
     assert not (tmp_path / "late.log").read_text()
 
 
+async def test_beside_an_accelerator_nothing_is_imported(
+    process: WarmProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(warm, "_ACCELERATORS", (tmp_path / "nvidiactl",))
+    assert await process.start(child(tmp_path)) is None
+    assert process.pid == 0 and not caplog.records
+
+
 async def test_a_failed_import_is_told_and_found_in_its_log(
     process: WarmProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
