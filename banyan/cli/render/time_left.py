@@ -1,11 +1,13 @@
 """Estimate of the time that a run still takes, from the times of its steps and evaluations. Pure.
 
 A run is a row of parts: an evaluation, steps, and evaluations after some of them. A part takes
-about as long as those of its kind did. Nothing else counts: neither the loading of models, nor the
+about as long as those of its kind did, and rows of an evaluation end when those of the one before
+it did. Nothing else counts: neither the loading of models, nor the
 pause before a resume, nor the steps that an earlier session did.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from banyan.cli.render import step_time
 from banyan.cli.render.step_time import Steps
@@ -13,6 +15,7 @@ from banyan.cli.render.step_time import Steps
 _NEWEST = 10  # steps that are enough if they are not all of this session
 _OVERDUE = 0.1  # share of a step that is still to come when it takes longer than others
 _TELLING = 0.1  # share of an evaluation from which on its own speed says how long it takes
+_EVEN = ((0.0, 0.0), (1.0, 1.0))  # shares of time and rows of an evaluation before one is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,27 @@ class _Measuring:
 
     begun: when this session saw it begin, or go on.
     before: rows that were done then.
-    rows: rows that are done.
+    course: times at which more rows were done, with these.
     """
 
     begun: float
     before: int
-    rows: int
+    course: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, rows: int, at: float) -> None:
+        """Note the rows that are done."""
+        if not self.course or rows > self.rows:
+            self.course.append((at, rows))
+
+    @property
+    def rows(self) -> int:
+        """Rows that are done."""
+        return self.course[-1][1] if self.course else self.before
+
+    @property
+    def changed(self) -> float:
+        """When there were first so many."""
+        return self.course[-1][0] if self.course else self.begun
 
 
 class Pace:
@@ -70,6 +88,7 @@ class Pace:
         self._earlier = 0  # of them are of earlier sessions
         self._with_evaluation: list[float] = []  # a step and the evaluation before it
         self._evaluations: list[float] = []
+        self._course: Sequence[tuple[float, float]] = _EVEN  # of the newest
         self._running: dict[int, _Measuring] = {}  # by step
         self._measured: set[int] = set()  # steps whose evaluation is over
         self._first_step: float | None = None
@@ -117,14 +136,17 @@ class Pace:
         running = self._running.get(step)
         if rows < self._work.rows:
             if running is None:
-                running = self._running[step] = _Measuring(at, rows, rows)
+                running = self._running[step] = _Measuring(at, rows)
                 self._since = at
-            running.rows = rows
+            running.add(rows, at)
             return
         self._measured.add(step)
         if running is not None:
+            running.add(rows, at)
             share = (rows - running.before) / self._work.rows
             self._evaluations.append((at - running.begun) / share)
+            if not running.before:
+                self._course = _shares(running, self._work.rows)
             self._since = at
 
     def left(self, step: int, at: float, lived: float = 0.0) -> float | None:
@@ -178,11 +200,34 @@ class Pace:
     def _rest(self, step: int, whole: float, at: float) -> float:
         """Return the seconds to the end of an evaluation that takes so many as a whole.
 
-        Rows end in bursts, so between two of them the clock tells more.
+        Rows end in bursts: until the next one, which is due when it came in the evaluation before,
+        the clock tells more.
         """
         running = self._running.get(step)
         if running is None:
             return whole
-        by_rows = whole * (1 - running.rows / self._work.rows)
-        by_clock = whole * (1 - running.before / self._work.rows) - (at - running.begun)
-        return min(by_rows, by_clock) if by_clock > 0 else by_rows
+        over, due = _times(self._course, running.rows / self._work.rows)
+        by_rows = whole * (1 - over)
+        by_clock = max(whole * (1 - due), by_rows - (at - running.changed))
+        return by_clock if by_clock > 0 else by_rows
+
+
+def _shares(running: _Measuring, rows: int) -> list[tuple[float, float]]:
+    """Return shares of an evaluation's time, and of its rows that were done then."""
+    whole = running.changed - running.begun
+    if whole <= 0:
+        return [*_EVEN]
+    return [((at - running.begun) / whole, done / rows) for at, done in running.course]
+
+
+def _times(course: Sequence[tuple[float, float]], done: float) -> tuple[float, float]:
+    """Return the share of the time after which such a share of rows was done, and more were.
+
+    Between two of its points a course is even.
+    """
+    time, rows = 0.0, 0.0
+    for later, more in course:
+        if more > done:
+            return time + (later - time) * (done - rows) / (more - rows), later
+        time, rows = later, more
+    return 1.0, 1.0

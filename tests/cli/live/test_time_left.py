@@ -165,6 +165,34 @@ def test_an_evaluation_ends_by_its_rows_or_by_the_clock_whichever_is_sooner() ->
     assert pace.left(1, 130.0) == pytest.approx(5.0), "it takes longer than the first"
 
 
+def test_rows_end_when_those_of_the_evaluation_before_did() -> None:
+    """Of 20 s, it took 8 until the first rows were over, and 4 from the last but one to the end."""
+    pace = Pace(Work(steps=1, rows=ROWS))
+    for at, rows in ((0.0, 0), (8.0, 20), (16.0, ROWS - 20), (20.0, ROWS)):
+        pace.evaluation(0, rows, at)
+    pace.step(1, 1, 100.0)
+    pace.evaluation(1, 0, 100.0)
+    assert pace.left(1, 105.0) == pytest.approx(15.0)
+    assert pace.left(1, 115.0) == pytest.approx(12.0), "no row is over: as much as after the first"
+    pace.evaluation(1, 20, 118.0)
+    pace.evaluation(1, 20, 120.0)
+    assert pace.left(1, 120.0) == pytest.approx(10.0), "by the clock since the first"
+    pace.evaluation(1, ROWS // 2, 122.0)
+    assert pace.left(1, 122.0) == pytest.approx(8.0)
+    pace.evaluation(1, ROWS - 20, 126.0)
+    assert pace.left(1, 129.0) == pytest.approx(1.0)
+
+
+def test_an_evaluation_that_was_half_done_says_nothing_about_when_rows_end() -> None:
+    pace = Pace(Work(steps=1, rows=ROWS))
+    for at, rows in ((0.0, ROWS // 2), (9.0, ROWS // 2 + 1), (10.0, ROWS)):
+        pace.evaluation(0, rows, at)
+    pace.step(1, 1, 100.0)
+    pace.evaluation(1, 0, 100.0)
+    pace.evaluation(1, ROWS // 2, 110.0)
+    assert pace.left(1, 110.0) == pytest.approx(10.0)
+
+
 def test_nothing_is_guessed_before_the_first_step() -> None:
     pace = Pace(Work(steps=4, rows=ROWS))
     assert pace.left(0, 1.0) is None
