@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 
+from banyan.errors import BanyanError
 from banyan.runtime import torch_environment
 
 NAMES = (
@@ -52,8 +53,11 @@ def main() -> None:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         sys.exit(f"there is no bench {unknown[0]!r}; known: {', '.join(known)}")
-    for name in wanted:
-        importlib.import_module(f"bench.{name}").run().save()
+    try:
+        for name in wanted:
+            importlib.import_module(f"bench.{name}").run().save()
+    except BanyanError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from banyan.errors import InvalidInput
 from bench.harness.record import RESULTS
 
 FOLDER = Path(
@@ -64,11 +65,10 @@ class Kept:
     def _claimed(self, name: str) -> Iterator[bool]:
         """Provide whether this process alone measures the cell within the context.
 
-        The claim of a process ends with it.
+        The claim of a process ends with it. Raises InvalidInput where nothing can be kept.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self.path(name).with_suffix(".lock")
-        with path.open("w") as file:
+        with _opened(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -107,6 +107,15 @@ class Kept:
                 f"{path} was measured with {then}, now {now} is asked; remove it to measure anew"
             )
         return cell
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        problem = f"{path.parent} takes no cells ({error.strerror})"
+        raise InvalidInput(f"{problem}; name another folder in BENCH_KEPT") from None
 
 
 def _read(path: Path) -> Cell:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from banyan.errors import InvalidInput
 from bench.harness import kept
 from bench.harness.kept import Kept
 
@@ -116,3 +117,10 @@ def test_a_file_that_holds_no_cell_is_named_with_the_remedy(tmp_path: Path, text
     (tmp_path / "a-1.json").write_text(text, encoding="latin-1")
     with pytest.raises(RuntimeError, match=r"a-1\.json .*; remove it to measure anew"):
         Kept(tmp_path).get("a/1", {}, dict)
+
+
+@pytest.mark.parametrize("where", ["a file", "a file/below"])
+def test_a_folder_that_takes_no_cells_is_named_with_the_remedy(tmp_path: Path, where: str) -> None:
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(InvalidInput, match=f"{where} takes no cells .*BENCH_KEPT"):
+        Kept(tmp_path / where).get("sweep/8", {}, lambda: {})
