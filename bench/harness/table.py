@@ -51,7 +51,7 @@ class Result:
             commit=_commit(),
             date=time.strftime("%Y-%m-%d", time.gmtime()),
             command=f"python -m bench {self.name.partition('-')[0]}",
-            machine=_machine(),
+            machine=machine(),
             headline=self._headlines(),
         )
 
@@ -90,7 +90,8 @@ def _commit() -> str:
         return ""
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return this machine's cores and processor, and its load at this moment."""
     models = re.findall(r"model name\s*: (.+)", _CPUS.read_text()) if _CPUS.exists() else []
     processor = models[0] if models else platform.machine()
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]

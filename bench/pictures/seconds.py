@@ -18,7 +18,7 @@ def panels(known: Mapping[str, Table]) -> list[Panel]:
     Raises ValueError for a cell without seconds, as of a run that did not stay at 90 %.
     """
     learning, step = known["trl/learning"], known["step"]
-    theirs, ours = (_until(learning, f"{side}: stays at 90 % from") for side in ("TRL", "Banyan"))
+    theirs, loops, ours = (_until(learning, side) for side in ("TRL", "naive loop", "Banyan"))
     naive, trees = (_of_step(step, column) for column in ("naive loop", "trees"))
     return [
         Panel(
@@ -28,6 +28,7 @@ def panels(known: Mapping[str, Table]) -> list[Panel]:
             "s",
             [
                 Bar("GRPOTrainer of TRL", median(theirs), False, theirs),
+                *(Bar("naive loop", median(loops), False, loops) for _ in loops[:1]),
                 Bar("Banyan", median(ours), True, ours),
             ],
         ),
@@ -41,7 +42,11 @@ def panels(known: Mapping[str, Table]) -> list[Panel]:
     ]
 
 
-def _until(table: Table, column: str) -> list[float]:
+def _until(table: Table, side: str) -> list[float]:
+    """Return a side's seconds, seed by seed; none where the table is without it."""
+    column = f"{side}: stays at 90 % from"
+    if column not in table.columns:
+        return []
     place = list(table.columns).index(column)
     return [_seconds(row[place]) for row in table.rows]
 

@@ -29,6 +29,11 @@ class Samples:
     texts: list[str]
     seconds: float
 
+    def prompts(self) -> list[list[int]]:
+        """Return the ids of each sample's prompt."""
+        prompt_B_T = self.mask_B_T & ~self.answer_B_T
+        return [ids[mine].tolist() for ids, mine in zip(self.ids_B_T, prompt_B_T, strict=True)]
+
 
 class NaiveLoop:
     """transformers' `generate` on repeated prompts, then a flat batch through the model."""
@@ -74,6 +79,11 @@ class NaiveLoop:
             [r[a] for r, a in zip(ids, answer, strict=True)], skip_special_tokens=True
         )
         return Samples(ids, mask, answer, decoded, time.perf_counter() - begun)
+
+    def set_rate(self, learning_rate: float) -> None:
+        """Take the next steps at this rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
 
     def train(self, samples: Samples, rewards: Sequence[float]) -> float:
         """Take one clipped on-policy gradient step on the flat batch; return its seconds."""

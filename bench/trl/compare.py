@@ -14,7 +14,7 @@ from typing import Any
 from banyan.runtime import torch_environment
 from bench.harness.kept import FOLDER, Cell, Kept
 from bench.harness.table import Result
-from bench.trl import alone, figures, mapping, ours, theirs
+from bench.trl import alone, figures, mapping, naive, ours, theirs
 from bench.trl.mapping import MICROS, VARIANTS, Variant
 
 STEPS = int(os.environ.get("BENCH_STEPS", "11"))  # of an arm; the first warms up
@@ -69,7 +69,8 @@ class Cells:
         recipe, reward = ours.recipe(), ARMS[arm]
 
         def measure() -> Cell:
-            return _pair(theirs.run(recipe, chosen, STEPS, reward), ours.short(STEPS, reward))
+            his = theirs.run(recipe, chosen, STEPS, reward)
+            return _together(trl=his, banyan=ours.short(STEPS, reward))
 
         return self._get(arm, measure, chosen.name)
 
@@ -78,12 +79,16 @@ class Cells:
         return self._get("sharing", lambda: alone.measured(STEPS))
 
     def learning(self, seed: int, name: str) -> Cell | None:
-        """Return the whole arithmetic recipe, TRL's by one variant, and ours."""
+        """Return the whole arithmetic recipe: TRL's by one variant, the naive loop's, and ours."""
         recipe = ours.recipe(f"seed={seed}")
         steps = recipe.budget.steps
 
         def measure() -> Cell:
-            return _pair(theirs.learn(recipe, _named(name), steps, EVERY), ours.learn(seed, EVERY))
+            return _together(
+                trl=theirs.learn(recipe, _named(name), steps, EVERY),
+                naive=naive.learn(recipe, steps, EVERY),
+                banyan=ours.learn(seed, EVERY),
+            )
 
         return self._get(f"learning/{seed}/{name}", measure, steps=steps)
 
@@ -105,17 +110,19 @@ def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
     return {name: cell for name, cell in cells.items() if cell is not None}
 
 
-def _pair(his: Cell, own: Cell) -> Cell:
-    """Return two arms that were timed one after the other.
+def _together(**sides: Cell) -> Cell:
+    """Return sides that were timed one after the other.
 
     Raises RuntimeError if their models were given different prompts.
     """
-    if his["prompts"] != own["prompts"]:
-        raise RuntimeError(
-            f"TRL's prompts have the digest {his['prompts']}, ours {own['prompts']}: these are two "
-            "jobs"
-        )
-    return {"trl": his, "banyan": own}
+    own = sides["banyan"]["prompts"]
+    for side, cell in sides.items():
+        if cell["prompts"] != own:
+            raise RuntimeError(
+                f"{side}'s prompts have the digest {cell['prompts']}, ours {own}: these are two "
+                "jobs"
+            )
+    return sides
 
 
 def run() -> Result:
@@ -177,19 +184,35 @@ def _arms(result: Result, cells: Cells, sweep: Mapping[str, Cell], shared: Cell 
 
 def _learning(result: Result, cells: Cells, sweep: Mapping[str, Cell]) -> None:
     """Measure the whole recipe by each seed: when it stays good, and how good it ends."""
-    pairs: list[tuple[Cell, Cell]] = []
+    runs: list[figures.Sides] = []
     best = ""  # TRL's best with the first seed is what learns with the others
     for seed in SEEDS:
         learned = dict(_learned(cells, sweep, seed, best))
-        for name, pair in learned.items():
-            for label, cell in (("TRL " + name, pair["trl"]), ("Banyan", pair["banyan"])):
-                result.notes.append(f"learning, seed {seed}: {label}: {cell['accuracy']}")
+        for name, cell in learned.items():
+            for label, side in figures.sides(cell).items():
+                shown = f"{label} {name}" if label == figures.TRL else label
+                result.notes.append(f"learning, seed {seed}: {shown}: {side['accuracy']}")
         if not learned:
             break
-        best = figures.soonest({name: pair["trl"] for name, pair in learned.items()})
-        pairs.append((learned[best]["trl"], learned[best]["banyan"]))
-        figures.add_learning(result, f"learning, seed {seed}", *pairs[-1], sweep[best])
-    figures.add_ends(result, pairs)
+        best = figures.soonest({name: cell["trl"] for name, cell in learned.items()})
+        runs.append(figures.sides(learned[best]))
+        figures.add_learning(result, f"learning, seed {seed}", runs[-1], sweep[best])
+    figures.add_ends(result, runs)
+
+
+def learnt() -> list[Cell]:
+    """Return the kept cells of whole runs, seed by seed, of the variant that is TRL's best.
+
+    Raises RuntimeError if one of them, or of the sweep, is missing.
+    """
+    cells = Cells(["nothing is measured"])
+    sweep = cells.sweep()
+    learned = dict(_learned(cells, sweep, SEEDS[0], "")) if not cells.missing else {}
+    best = figures.soonest({name: cell["trl"] for name, cell in learned.items()}) if learned else ""
+    found = [cells.learning(seed, best) for seed in SEEDS] if best else []
+    if cells.missing:
+        raise RuntimeError(f"missing: {', '.join(cells.missing)}; run python -m bench trl")
+    return [cell for cell in found if cell is not None]
 
 
 def _learned(

@@ -10,7 +10,11 @@ from bench.harness.table import Result, median
 
 BARS = {"same-work": 3.0, "as-shipped": 4.0, "learning": 4.0}
 GOAL = 0.9
+TRL, OURS = "TRL", "Banyan"
+LABELS = {"trl": TRL, "naive": "naive loop", "banyan": OURS}
 Cell = Mapping[str, Any]
+Sides = Mapping[str, Cell]
+"""One run of each side, by label."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class Reached:
     seconds: float | None
     final: float
     first: int | None = None
+
+
+def sides(cell: Cell) -> Sides:
+    """Return the runs that were timed in one cell: TRL's, the naive loop's if it is there, ours."""
+    return {label: cell[key] for key, label in LABELS.items() if key in cell}
 
 
 def steady(cell: Cell) -> float:
@@ -111,15 +120,13 @@ def add_sharing(result: Result, arm: str, arms: Cell, ways: Cell) -> None:
     )
 
 
-def add_learning(
-    result: Result, what: str, theirs: Cell, ours: Cell, swept: Cell | None = None
-) -> None:
+def add_learning(result: Result, what: str, runs: Sides, swept: Cell | None = None) -> None:
     """Add seconds until a run stays at the goal, and a step of the whole run.
 
     swept: TRL's variant in the sweep
     """
-    ends = {"TRL": reached(theirs), "Banyan": reached(ours)}
-    rows = _rows_measured(theirs, ours)
+    ends = {label: reached(cell) for label, cell in runs.items()}
+    rows = _rows_measured(runs)
     for label, end in ends.items():
         first = f"first at {GOAL:.0%}: step {end.first}"
         if end.seconds is not None:
@@ -134,76 +141,90 @@ def add_learning(
                 f"{what}: {label} does not stay at {GOAL:.0%} of {rows} rows ({first})"
             )
         result.add(f"{what}: {label}, held-out at the end", 100 * end.final, "%")
-    for label, cell in (("TRL", theirs), ("Banyan", ours)):
+    for label, cell in runs.items():
         result.add(
             f"{what}: {label}, a step of the whole run",
             steady(cell),
             "s",
             _range(cell["seconds"][1:]),
         )
-    whole = steady(theirs) / steady(ours)
-    result.add(f"{what}: TRL / Banyan, a step", whole, "x", verdict(whole, BARS["as-shipped"]))
     if swept is not None:
-        result.add(
-            f"{what}: TRL, a step of the run / of its sweep", steady(theirs) / steady(swept), "x"
-        )
-    if ends["TRL"].seconds is not None and ends["Banyan"].seconds is not None:
-        ratio = ends["TRL"].seconds / ends["Banyan"].seconds
-        result.add(
-            f"{what}: TRL / Banyan, seconds until it stays",
-            ratio,
-            "x",
-            verdict(ratio, BARS["learning"]),
-        )
+        ratio = steady(runs[TRL]) / steady(swept)
+        result.add(f"{what}: TRL, a step of the run / of its sweep", ratio, "x")
+    for label in _rivals(runs):
+        _add_ratios(result, f"{what}: {label} / {OURS}", label, runs, ends)
 
 
-def _rows_measured(theirs: Cell, ours: Cell) -> int:
-    """Return the held-out rows of both. Raises RuntimeError if they differ."""
-    if theirs["held_out"] != ours["held_out"]:
-        raise RuntimeError(
-            f"TRL was measured on {theirs['held_out']} held-out rows, ours on {ours['held_out']}"
-        )
-    return int(theirs["held_out"])
+def _rivals(runs: Sides) -> list[str]:
+    return [label for label in runs if label != OURS]
 
 
-def add_ends(result: Result, pairs: Sequence[tuple[Cell, Cell]]) -> None:
-    """Add, over the seeds of both: seconds until they stay, and held-out accuracy at the end."""
-    if not pairs:
+def _add_ratios(
+    result: Result, what: str, label: str, runs: Sides, ends: Mapping[str, Reached]
+) -> None:
+    """Add how many times longer a rival's step takes, and its way; targets are for TRL's."""
+    step = steady(runs[label]) / steady(runs[OURS])
+    result.add(f"{what}, a step", step, "x", _verdict_of(label, step, "as-shipped"))
+    theirs, ours = ends[label].seconds, ends[OURS].seconds
+    if theirs is not None and ours is not None:
+        bar = _verdict_of(label, theirs / ours, "learning")
+        result.add(f"{what}, seconds until it stays", theirs / ours, "x", bar)
+
+
+def _verdict_of(label: str, figure: float, arm: str) -> str:
+    return verdict(figure, BARS[arm]) if label == TRL else ""
+
+
+def _rows_measured(runs: Sides) -> int:
+    """Return the held-out rows of all. Raises RuntimeError if they differ."""
+    own = runs[OURS]["held_out"]
+    for label, cell in runs.items():
+        if cell["held_out"] != own:
+            raise RuntimeError(
+                f"{label} was measured on {cell['held_out']} held-out rows, ours on {own}"
+            )
+    return int(own)
+
+
+def add_ends(result: Result, seeds: Sequence[Sides]) -> None:
+    """Add, over the seeds of all: seconds until they stay, and held-out accuracy at the end."""
+    if not seeds:
         return
-    sides = [[reached(cell) for cell in side] for side in zip(*pairs, strict=True)]
-    ratios = [
-        theirs.seconds / ours.seconds
-        for theirs, ours in zip(*sides, strict=True)
-        if theirs.seconds is not None and ours.seconds is not None
-    ]
-    for label, side in zip(("TRL", "Banyan"), sides, strict=True):
+    ends = {label: [reached(runs[label]) for runs in seeds] for label in seeds[0]}
+    for label, side in ends.items():
         there = [end.seconds for end in side if end.seconds is not None]
         result.notes.append(
-            f"learning: {label} stays at {GOAL:.0%} with {len(there)} of {len(pairs)} seeds"
+            f"learning: {label} stays at {GOAL:.0%} with {len(there)} of {len(seeds)} seeds"
         )
-    if ratios:
-        counts = f"{len(ratios)} of {len(pairs)} seeds: " + ", ".join(
-            f"{ratio:.2f}" for ratio in ratios
-        )
-        bar = verdict(median(ratios), BARS["learning"])
-        result.add(
-            "learning: TRL / Banyan, seconds until it stays, median of seeds",
-            median(ratios),
-            "x",
-            f"{bar}; {counts}",
-        )
-    finals = [[100 * end.final for end in side] for side in sides]
-    for label, values in zip(("TRL", "Banyan"), finals, strict=True):
+    for label in _rivals(seeds[0]):
+        ratios = [
+            theirs.seconds / ours.seconds
+            for theirs, ours in zip(ends[label], ends[OURS], strict=True)
+            if theirs.seconds is not None and ours.seconds is not None
+        ]
+        if ratios:
+            counts = f"{len(ratios)} of {len(seeds)} seeds: " + ", ".join(
+                f"{ratio:.2f}" for ratio in ratios
+            )
+            bar = _verdict_of(label, median(ratios), "learning")
+            result.add(
+                f"learning: {label} / {OURS}, seconds until it stays, median of seeds",
+                median(ratios),
+                "x",
+                f"{bar}; {counts}" if bar else counts,
+            )
+    finals = {label: [100 * end.final for end in side] for label, side in ends.items()}
+    for label, values in finals.items():
         result.add(
             f"learning: {label}, held-out at the end, mean of seeds",
             fmean(values),
             "%",
             _percents(values),
         )
-    worse = fmean(finals[1]) < fmean(finals[0])
+    worse = fmean(finals[OURS]) < fmean(finals[TRL])
     result.notes.append(
         f"learning: final accuracy is {'WORSE' if worse else 'no worse'} than TRL's, over "
-        f"{len(pairs)} seeds"
+        f"{len(seeds)} seeds"
     )
 
 

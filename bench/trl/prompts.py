@@ -49,12 +49,15 @@ def stored(database: Path, run_id: str) -> list[list[int]]:
     return [np.frombuffer(tokens, "<i4").tolist() for _, tokens in numbered]
 
 
-def by_group(rows: Sequence[Ids], width: int) -> list[Ids]:
-    """Return one prompt for each `width` rows. Raises RuntimeError if those of a group differ."""
+def by_group(rows: Sequence[Ids], width: int, side: str) -> list[Ids]:
+    """Return one prompt for each `width` rows. Raises RuntimeError if those of a group differ.
+
+    side: whose rows they are
+    """
     for number in range(0, len(rows), width):
         if len({tuple(row) for row in rows[number : number + width]}) > 1:
             raise RuntimeError(
-                f"TRL's rows {number} to {number + width - 1} are one group and have several "
+                f"{side}'s rows {number} to {number + width - 1} are one group and have several "
                 "prompts"
             )
     return list(rows[::width])

@@ -27,6 +27,16 @@ def test_figures_are_the_tables() -> None:
     assert [(bar.length, bar.dots) for bar in step.bars] == [(8.77, ()), (2.99, ())]
 
 
+def test_a_naive_loop_that_was_measured_has_a_bar_between_the_others() -> None:
+    learning = KNOWN["trl/learning"]
+    columns = [*learning.columns, "naive loop: stays at 90 % from"]
+    ends = zip(learning.rows, (7, 9, 8.5), strict=True)
+    rows = [[*row, f"step 9, {seconds} s"] for row, seconds in ends]
+    (until, _) = panels({**KNOWN, "trl/learning": replace(learning, columns=columns, rows=rows)})
+    assert [bar.name for bar in until.bars] == ["GRPOTrainer of TRL", "naive loop", "Banyan"]
+    assert (until.bars[1].length, until.bars[1].dots) == (8.5, [7.0, 9.0, 8.5])
+
+
 def test_a_run_that_did_not_stay_has_no_bar() -> None:
     learning = KNOWN["trl/learning"]
     cells = ["never" if column.startswith("TRL: stays") else "1.0 s" for column in learning.columns]

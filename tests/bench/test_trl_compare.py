@@ -8,7 +8,7 @@ import pytest
 
 from banyan.recipe import Recipe
 from bench.harness import kept
-from bench.trl import alone, compare, ours, theirs
+from bench.trl import alone, compare, naive, ours, theirs
 from bench.trl.mapping import Variant
 
 SECONDS = {"float32+autocast/8": 17.0, "bfloat16/64": 16.5, "bfloat16/16": 16.0}  # of the others 18
@@ -53,6 +53,10 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(f"ours learns seed {seed}")
         return said(4.0, accuracy={2: 0.1, 4: 0.96, 6: 0.96})
 
+    def looped(recipe: Recipe, steps: int, every: int) -> dict[str, Any]:
+        calls.append(f"naive learns {steps} seed {recipe.seed}")
+        return said(8.0, accuracy={2: 0.1, 4: 0.96, 6: 0.96})
+
     def ways(steps: int) -> dict[str, Any]:
         calls.append(f"sharing {steps}")
         return {"shared": said(4.0), "alone": said(8.0)}
@@ -63,6 +67,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(theirs, "learn", learn)
     monkeypatch.setattr(ours, "short", short)
     monkeypatch.setattr(ours, "learn", own)
+    monkeypatch.setattr(naive, "learn", looped)
     monkeypatch.setattr(ours, "row_tokens", lambda paths: 10 * paths)
     monkeypatch.setattr(alone, "measured", ways)
     return calls
@@ -82,12 +87,16 @@ def test_trls_fastest_is_compared_and_float32_learns_too_where_it_must(measured:
         "trl bfloat16/16 task 11",
         "ours task 11",
         "trl learns bfloat16/16 40 seed 0",
+        "naive learns 40 seed 0",
         "ours learns seed 0",
         "trl learns float32+autocast/8 40 seed 0",
+        "naive learns 40 seed 0",
         "ours learns seed 0",
         "trl learns float32+autocast/8 40 seed 1",
+        "naive learns 40 seed 1",
         "ours learns seed 1",
         "trl learns float32+autocast/8 40 seed 2",
+        "naive learns 40 seed 2",
         "ours learns seed 2",
     ]
     assert rows["same-work: TRL / Banyan"] == (4.0, "bar: at least 3")
@@ -112,14 +121,14 @@ def test_a_bench_that_was_cut_goes_on_and_measures_nothing_twice(
     monkeypatch.delenv("BENCH_CELLS")
     compare.run()
     compare.run()
-    assert len(measured) == 8 + 4 + 1 + 2 * 2 + 4 * 2
+    assert len(measured) == 8 + 4 + 1 + 2 * 2 + 4 * 3
 
 
-def test_raw_cells_stay_with_both_arms_in_one(measured: list[str]) -> None:
+def test_raw_cells_stay_with_all_sides_in_one(measured: list[str]) -> None:
     compare.run()
     cell = json.loads((compare.KEPT / "learning-1-float32+autocast-8.json").read_text())
     assert cell["commit"] == "abc" and cell["asked"] == {"steps": 40, "changes": []}
-    assert cell["trl"]["seconds"][1] == 17.0 and cell["banyan"]["seconds"][1] == 4.0
+    assert [cell[side]["seconds"][1] for side in ("trl", "naive", "banyan")] == [17.0, 8.0, 4.0]
 
 
 def test_arms_with_other_prompts_are_no_cell(

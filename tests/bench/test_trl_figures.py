@@ -76,7 +76,8 @@ def test_learning_says_who_is_there_first() -> None:
     ours = cell(4.0, 4.0, accuracy={"1": 0.8, "2": 0.93})
     theirs = cell(16.0, 16.0, accuracy={"1": 0.92, "2": 0.95})
     result = Result("trl")
-    figures.add_learning(result, "learning, seed 0", theirs, ours, cell(1.0, 8.0))
+    runs = {"TRL": theirs, "Banyan": ours}
+    figures.add_learning(result, "learning, seed 0", runs, cell(1.0, 8.0))
     assert result.rows[-1][:2] == ("learning, seed 0: TRL / Banyan, seconds until it stays", 2.0)
     assert result.rows[-1][3].endswith("MISSED")
     rows = {what: (figure, bar) for what, figure, _, bar in result.rows}
@@ -90,7 +91,8 @@ def test_learning_says_who_is_there_first() -> None:
 def test_both_are_measured_on_the_same_rows() -> None:
     theirs, ours = (cell(1.0, 1.0, accuracy={"2": 0.95}) for _ in range(2))
     with pytest.raises(RuntimeError, match="TRL was measured on 43 held-out rows, ours on 44"):
-        figures.add_learning(Result("trl"), "learning", theirs | {"held_out": 43}, ours)
+        runs = {"TRL": theirs | {"held_out": 43}, "Banyan": ours}
+        figures.add_learning(Result("trl"), "learning", runs)
 
 
 def test_what_is_shared_prompts_of_a_ratio() -> None:
@@ -112,7 +114,7 @@ def test_what_is_shared_prompts_of_a_ratio() -> None:
 def test_the_ends_of_all_seeds_are_compared(ours: tuple[float, ...], verdict: str) -> None:
     theirs, result = (0.96, 0.92), Result("trl")
     ends = [[cell(1.0, 1.0, accuracy={"2": end}) for end in side] for side in (theirs, ours)]
-    figures.add_ends(result, list(zip(*ends, strict=True)))
+    figures.add_ends(result, [{"TRL": his, "Banyan": own} for his, own in zip(*ends, strict=True)])
     ratio, end = result.rows[:2]
     assert ratio[:2] == ("learning: TRL / Banyan, seconds until it stays, median of seeds", 1.0)
     assert ratio[3] == "bar: at least 4 MISSED; 2 of 2 seeds: 1.00, 1.00"
@@ -128,7 +130,7 @@ def test_the_ends_of_all_seeds_are_compared(ours: tuple[float, ...], verdict: st
 def test_a_seed_that_does_not_stay_has_no_ratio_and_is_counted() -> None:
     result = Result("trl")
     good, poor = cell(1.0, 1.0, accuracy={"2": 0.95}), cell(1.0, 1.0, accuracy={"2": 0.5})
-    figures.add_ends(result, [(good, good), (poor, good)])
+    figures.add_ends(result, [{"TRL": good, "Banyan": good}, {"TRL": poor, "Banyan": good}])
     assert result.notes[:2] == [
         "learning: TRL stays at 90% with 1 of 2 seeds",
         "learning: Banyan stays at 90% with 2 of 2 seeds",
@@ -138,12 +140,11 @@ def test_a_seed_that_does_not_stay_has_no_ratio_and_is_counted() -> None:
 
 def test_learning_without_an_end_has_no_ratio() -> None:
     result = Result("trl")
-    figures.add_learning(
-        result,
-        "learning",
-        cell(16.0, 16.0, accuracy={"2": 0.5}),
-        cell(4.0, 4.0, accuracy={"2": 0.95}),
-    )
+    runs = {
+        "TRL": cell(16.0, 16.0, accuracy={"2": 0.5}),
+        "Banyan": cell(4.0, 4.0, accuracy={"2": 0.95}),
+    }
+    figures.add_learning(result, "learning", runs)
     assert not any("seconds until" in row[0] for row in result.rows)
     assert "learning: TRL does not stay at 90% of 44 rows (first at 90%: step None)" in result.notes
 
@@ -193,3 +194,30 @@ def test_the_one_that_was_there_first_is_trls_best() -> None:
     never, nearly = cell(0.1, 0.1, accuracy={"2": 0.5}), cell(0.1, 0.1, accuracy={"2": 0.8})
     assert figures.soonest({"slow": slow, "quick": quick, "never": never}) == "quick"
     assert figures.soonest({"never": never, "nearly": nearly}) == "nearly"
+
+
+def test_a_naive_loop_stands_beside_both_and_has_no_target() -> None:
+    """Of two seeds; a cell without it has the other two."""
+    cells = [
+        {
+            "banyan": cell(4.0, 4.0, accuracy={"1": 0.95, "2": 0.95}),
+            "naive": cell(8.0, 8.0 * times, accuracy={"1": 0.5, "2": 0.95}),
+            "trl": cell(16.0, 16.0, accuracy={"2": 0.95}),
+        }
+        for times in (1, 3)
+    ]
+    runs = [figures.sides(each) for each in cells]
+    assert [*runs[0]] == ["TRL", "naive loop", "Banyan"]
+    assert [*figures.sides({"banyan": {}, "trl": {}})] == ["TRL", "Banyan"]
+    result = Result("trl")
+    figures.add_learning(result, "seed 0", runs[0])
+    figures.add_ends(result, runs)
+    rows = {what: (figure, bar) for what, figure, _, bar in result.rows}
+    assert rows["seed 0: naive loop / Banyan, a step"] == (2.0, "")
+    assert rows["seed 0: naive loop / Banyan, seconds until it stays"] == (4.0, "")
+    assert rows["learning: naive loop / Banyan, seconds until it stays, median of seeds"] == (
+        6.0,
+        "2 of 2 seeds: 4.00, 8.00",
+    )
+    assert rows["seed 0: TRL / Banyan, seconds until it stays"] == (8.0, "bar: at least 4")
+    assert "learning: naive loop stays at 90% with 2 of 2 seeds" in result.notes

@@ -105,9 +105,9 @@ def test_a_prompt_that_differs_is_named_with_both_sides() -> None:
 
 
 def test_the_rows_of_a_group_have_one_prompt() -> None:
-    assert prompts.by_group([[1], [1], [2], [2]], 2) == [[1], [2]]
+    assert prompts.by_group([[1], [1], [2], [2]], 2, "TRL") == [[1], [2]]
     with pytest.raises(RuntimeError, match="rows 2 to 3 are one group"):
-        prompts.by_group([[1], [1], [2], [3]], 2)
+        prompts.by_group([[1], [1], [2], [3]], 2, "TRL")
 
 
 def test_what_our_engine_was_given_is_read_from_the_store_in_order_of_groups(

@@ -71,7 +71,7 @@ class _Measuring:
 
     @property
     def changed(self) -> float:
-        """When there were first so many."""
+        """Time at which there were first so many."""
         return self.course[-1][0] if self.course else self.begun
 
 
