@@ -29,7 +29,7 @@ def measure(seed: int) -> Cell:
     for number in range(2):
         counts = {name: side.sample(number) for name, side in sides.items()}
     return {
-        name: {"leaves": c.leaves / c.seconds, "sampled": c.sampled / c.seconds}
+        name: {"leaves": c.leaves / c.growing_s, "sampled": c.sampled / c.growing_s}
         for name, c in counts.items()
     }
 

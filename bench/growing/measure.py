@@ -52,7 +52,7 @@ def _compare(result: Result, name: str) -> None:
         for side in (theirs, ours) if number % 2 else (ours, theirs):
             side.step(number)
     pairs = zip(ours.counts[WARM:], theirs.counts[WARM:], strict=True)
-    ratios = sorted(a.seconds / b.seconds for a, b in pairs)
+    ratios = sorted(a.growing_s / b.growing_s for a, b in pairs)
     shown = _NAMES.get(name, name)
     spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, {PAIRS} pairs"
     bar = _BARS.get(name, "")

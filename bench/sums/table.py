@@ -13,11 +13,8 @@ from bench.trees.arms import Setting
 from bench.trees.table import end, shape
 
 LEAST = 1
-COMPARED = {
-    "sampled": "sampled tokens",
-    "seconds": "seconds of updates",
-    "processor_s": "processor seconds",
-}
+COMPARED = {"sampled": "sampled tokens", "processor_s": "processor seconds"}
+"""What is compared. The clock's seconds of an update are in none of the cells."""
 SPENT = {
     **COMPARED,
     "prefilled": "prefilled tokens",
@@ -56,12 +53,14 @@ def _compare(result: Result, name: str, runs: Mapping[str, Sequence[Cell]], *, b
         spread = f"{found.low:.2f} to {found.high:.2f}, p {found.p:.2g}{bound}"
         of = f"{words} of {RIVAL} over those of {name}"
         result.add(of, found.estimate, "times", spread)
-        if bar and what != "processor_s":
+        if bar:
             result.add(f"{of}, lower bound", found.low, "times", f"above {LEAST}")
 
 
 def _spent(result: Result, name: str, cells: Sequence[Cell]) -> None:
-    """Add what an arm spent until it was there: means over runs, tokens geometric ones."""
+    """Add what an arm spent until it was there: means over runs, geometric ones of what is
+    compared.
+    """
     there = sum(not choice.spent(cell).censored for cell in cells)
     result.add(f"{name}: runs that got there", there, "runs", f"of {len(cells)}")
     ends = [end(cell) for cell in cells]

@@ -24,21 +24,22 @@ def run(
 ) -> Course:
     """Run a process until two measurements in a row are at least `LEAST`, or for `cap` tokens.
 
-    Returns the measured points: accuracy, and all that was spent until then, evaluations apart. A
-    policy that is far from there is measured on few rows, but for the last one.
+    Returns the measured points: accuracy, and all that was spent until then, evaluations apart;
+    `seconds` are those of updates, growth and training. A policy that is far from there is measured
+    on few rows, but for the last one.
 
     updated: called after each update
     grid: sampled tokens between measurements
     few: rows that tell whether a policy is far from there; 0 to measure on all rows each time
     """
     spent, points = Counts(), list[dict[str, Any]]()
-    begun, number, trained_s, due = time.monotonic(), 0, 0.0, 0
+    begun, number, updates_s, due = time.monotonic(), 0, 0.0, 0
 
     def measure() -> None:
         rows, accuracy = few, process.accuracy(few) if few else 0.0
         if not few or accuracy >= FAR or spent.sampled >= cap:
             rows, accuracy = process.recipe.eval.max_rows, process.accuracy()
-        about = {"updates": number, "accuracy": accuracy, "rows": rows, "seconds": trained_s}
+        about = {"updates": number, "accuracy": accuracy, "rows": rows, "seconds": updates_s}
         points.append(about | asdict(spent))
         say(f"    {spent.sampled:>9,} tokens, {number} updates: {accuracy:.3f}")
 
@@ -46,7 +47,7 @@ def run(
     while spent.sampled < cap:
         before = time.monotonic()
         spent.add(process.step(number))
-        trained_s += time.monotonic() - before
+        updates_s += time.monotonic() - before
         number += 1
         updated()
         if spent.sampled // grid > due or spent.sampled >= cap:

@@ -63,7 +63,7 @@ class Counts:
     positions: steps of the engine in which branches were decoded
     branches: branches decoded in these, in all
     processor_s: processor time
-    seconds: time of growth alone
+    growing_s: time of growth alone
     """
 
     sampled: int = 0
@@ -74,7 +74,7 @@ class Counts:
     positions: int = 0
     branches: int = 0
     processor_s: float = 0.0
-    seconds: float = 0.0
+    growing_s: float = 0.0
 
     def add(self, other: "Counts") -> None:
         """Add the counts of another step."""
@@ -230,7 +230,7 @@ class InProcess:
         counts.sampled = after.sampled_tokens - before.sampled_tokens
         counts.prefilled = after.prefilled_tokens - before.prefilled_tokens
         counts.leaves = sum(len(tree.leaves) for tree in trees)
-        counts.seconds = time.perf_counter() - begun
+        counts.growing_s = time.perf_counter() - begun
         return trees, counts
 
     def _training(self, number: int, allocations: Sequence[Allocation]) -> list[tree_pb2.TreeSpec]:

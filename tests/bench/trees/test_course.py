@@ -74,6 +74,23 @@ class _Process:
         return Counts(sampled=15_000)
 
 
+class _Slow(_Process):
+    """A process of whose update a part is growth."""
+
+    def step(self, number: int) -> Counts:
+        self.clock += 5.0
+        return Counts(sampled=15_000, growing_s=2.0, processor_s=4.0)
+
+
+def test_seconds_are_those_of_whole_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = _Slow(0.1, 0.2, 0.3)
+    process.clock = 0.0
+    monkeypatch.setattr(course.time, "monotonic", lambda: process.clock)
+    last = course.run(process, 30_000, say=lambda line: None)["points"][-1]
+    assert (last["updates"], last["seconds"]) == (2, 10.0)
+    assert (last["growing_s"], last["processor_s"]) == (4.0, 8.0)
+
+
 def _seen(process: Any, cap: int) -> list[tuple[int, int, int]]:
     points = course.run(process, cap, say=lambda line: None)["points"]
     return [(point["sampled"], point["updates"], point["rows"]) for point in points]
