@@ -30,9 +30,15 @@ def everything() -> None:
     for name in (rival, *OTHERS) if rival else OTHERS:
         for wanted in protocol.tuning(name):
             measured.get(wanted)
-    for ask in (protocol.reported, protocol.matched, protocol.matched_runs, protocol.screened):
-        for wanted in ask(there.get):  # each is asked when those before are measured
+    for wanted in protocol.reported(there.get):
+        measured.get(wanted)
+    for ask in (protocol.matched, protocol.matched_rival):
+        for wanted in ask(there.get):
             measured.get(wanted)
+        for wanted in protocol.matched_runs(ask(there.get), there.get):
+            measured.get(wanted)
+    for wanted in protocol.screened(there.get):
+        measured.get(wanted)
 
 
 def run() -> Result:

@@ -129,32 +129,52 @@ def tree(get: Get) -> str | None:
     return min(there, key=lambda name: there[name]) if len(there) == len(TREES) else None
 
 
+@dataclass(frozen=True)
+class _Side:
+    """An arm at its best setting, with the tokens that its updates sample."""
+
+    arm: str
+    setting: Setting
+    taken: float
+
+
+def _sides(get: Get) -> tuple[_Side, _Side] | None:
+    """Return the rival, and the trees that answer for the bars; None while runs are missing."""
+    sides = list[_Side]()
+    for name in (rival(get), tree(get)):
+        setting = tuned(name, get) if name is not None else None
+        if name is None or setting is None:
+            return None
+        cells = [get(Wanted(ARMS[name], MAIN, setting, seed)) for seed in TUNING]
+        ends = [cell["points"][-1] for cell in cells if cell is not None]
+        taken = sum(e["sampled"] for e in ends) / sum(e["updates"] for e in ends)
+        sides.append(_Side(name, setting, taken))
+    return sides[0], sides[1]
+
+
 def matched(get: Get) -> list[Wanted]:
     """Return the runs that tune those trees to the tokens of an update of the rival's.
 
     As many prompts as sample as much with the trees' best leaves, over all rates; nothing while
     runs are missing.
     """
-    first, name = rival(get), tree(get)
-    sides = [(arm, tuned(arm, get)) for arm in (first, name) if arm is not None]
-    if len(sides) < 2:
-        return []
-    taken: list[float] = []
-    for arm, setting in sides:
-        if setting is None:
-            return []
-        cells = [get(Wanted(ARMS[arm], MAIN, setting, seed)) for seed in TUNING]
-        ends = [cell["points"][-1] for cell in cells if cell is not None]
-        taken.append(sum(e["sampled"] for e in ends) / sum(e["updates"] for e in ends))
-    arm, setting = sides[1]
-    assert setting is not None
-    groups = round(setting.groups * taken[0] / taken[1])
-    return _runs(arm, [Setting(groups, setting.leaves, rate) for rate in RATES])
+    sides = _sides(get)
+    return _resized(sides[1], sides[0].taken) if sides is not None else []
 
 
-def matched_runs(get: Get) -> list[Wanted]:
-    """Return those trees' reported runs at equal tokens an update, if their rate is chosen."""
-    runs = matched(get)
+def matched_rival(get: Get) -> list[Wanted]:
+    """Return the runs that tune the rival, likewise, to the tokens of an update of the trees'."""
+    sides = _sides(get)
+    return _resized(sides[0], sides[1].taken) if sides is not None else []
+
+
+def _resized(side: _Side, taken: float) -> list[Wanted]:
+    groups, leaves = round(side.setting.groups * taken / side.taken), side.setting.leaves
+    return _runs(side.arm, [Setting(groups, leaves, rate) for rate in RATES])
+
+
+def matched_runs(runs: Sequence[Wanted], get: Get) -> list[Wanted]:
+    """Return the reported runs at equal tokens an update, if the rate of these is chosen."""
     found = best(runs, get) if runs else None
     if found is None:
         return []

@@ -74,8 +74,12 @@ def table(get: Get) -> Compared:
         if rival in runs and tree in runs:
             _bars(result, task, runs[rival], runs[tree], tree, get)
     main = _there([w for w in reported if w.task == MAIN and w.arm.name == rival], get)
-    equal = _there(protocol.matched_runs(get), get)
-    _compare(result, f"{title_of(MAIN)}, equal tokens an update", rival, main | equal, get)
+    trees = _there([w for w in reported if w.task == MAIN and w.arm.name == tree], get)
+    larger = _there(protocol.matched_runs(protocol.matched(get), get), get)
+    smaller = _there(protocol.matched_runs(protocol.matched_rival(get), get), get)
+    equal = f"{title_of(MAIN)}, equal tokens an update"
+    _compare(result, f"{equal}: the rival's", rival, main | larger, get)
+    _compare(result, f"{equal}: the trees'", rival, smaller | trees, get)
     screen = _there(protocol.screened(get), get)
     _compare(result, f"{title_of(MAIN)}, screen", rival, main | screen, get)
     return result

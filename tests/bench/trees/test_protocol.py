@@ -114,9 +114,20 @@ def test_equal_tokens_scale_the_prompts_and_tune_the_rate_on_the_tuning_seeds() 
     assert {w.setting for w in runs} == {
         Setting(round(tuned.groups * 2.5), tuned.leaves, rate) for rate in RATES
     }
-    final = protocol.matched_runs(get)
+    final = protocol.matched_runs(runs, get)
     assert [w.seed for w in final] == list(SEEDS[MAIN])
     assert {w.arm.name for w in final} == {"treepo"}
+
+
+def test_the_rival_is_tried_with_updates_as_small_as_the_trees() -> None:
+    get = _by_arm(treepo=100, iid_grpo=250)
+    tuned = protocol.tuned("iid-grpo", get)
+    assert tuned is not None
+    runs = protocol.matched_rival(get)
+    assert {(w.arm.name, w.seed) for w in runs} == {("iid-grpo", seed) for seed in TUNING}
+    assert {w.setting for w in runs} == {
+        Setting(round(tuned.groups / 2.5), tuned.leaves, rate) for rate in RATES
+    }
 
 
 def test_equal_tokens_wait_for_what_they_scale_by() -> None:
@@ -125,7 +136,9 @@ def test_equal_tokens_wait_for_what_they_scale_by() -> None:
     def lacking(wanted: Wanted) -> Any:
         return None if wanted == protocol.tuning(TREES[-1])[-1] else whole(wanted)
 
-    assert (protocol.matched(lacking), protocol.matched_runs(lacking)) == ([], [])
+    for ask in (protocol.matched, protocol.matched_rival):
+        assert ask(lacking) == [] == protocol.matched_runs([], whole)
+        assert protocol.matched_runs(ask(whole), lambda wanted: None) == []
 
 
 def test_the_screen_has_its_own_seeds_and_one_setting() -> None:

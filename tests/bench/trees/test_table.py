@@ -94,7 +94,8 @@ def test_nothing_is_compared_before_it_is_chosen(missing: str) -> None:
 def test_the_screen_and_equal_tokens_have_lines_of_their_own() -> None:
     titles = [line[0] for line in table(_get).lines]
     assert titles.count("K = 16, whole chain, screen") == 1 + len(protocol.SCREENED)
-    assert titles.count("K = 16, whole chain, equal tokens an update") == 2
+    for owner in ("the rival's", "the trees'"):
+        assert titles.count(f"K = 16, whole chain, equal tokens an update: {owner}") == 2
     assert len(SEEDS[MAIN]) == 10
 
 
