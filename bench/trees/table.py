@@ -174,9 +174,7 @@ def _bars(
 ) -> None:
     """Add the figures of the bars."""
     first, second = _cells(rival, get), _cells(tree, get)
-    if min(len(first), len(second)) < 2:
-        return
-    if task == MAIN:
+    if task == MAIN and min(len(first), len(second)) > 1:
         ours, theirs = ([choice.spent(cell) for cell in cells] for cells in (second, first))
         found = figures.ratio(theirs, ours)
         what = f"{title_of(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
@@ -185,12 +183,20 @@ def _bars(
         result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
     elif task.operations == protocol.LONGEST:
         ends = [[100 * c["points"][-1]["accuracy"] for c in cells] for cells in (second, first)]
-        gain, low, high = figures.difference(ends[0], ends[1])
+        gain, shown, sure = _gain(*ends)
         what = f"{title_of(task)}: accuracy at the cap, {name} over {rival[0].arm.name}"
         target = f"at least {LEAST_GAIN:.0f} points, surely {LEAST_SURE_GAIN:.0f}"
-        met = gain >= LEAST_GAIN and low > LEAST_SURE_GAIN
-        shown = f"{gain:+.1f} points ({low:+.1f} to {high:+.1f})"
+        met = gain >= LEAST_GAIN and sure > LEAST_SURE_GAIN
         result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+
+
+def _gain(first: Sequence[float], second: Sequence[float]) -> tuple[float, str, float]:
+    """Return a difference of accuracies, its words, and what it surely is: nothing with one run."""
+    if min(len(first), len(second)) < 2:
+        gain = fmean(first) - fmean(second)
+        return gain, f"{gain:+.1f} points (one run of an arm)", -math.inf
+    gain, low, high = figures.difference(first, second)
+    return gain, f"{gain:+.1f} points ({low:+.1f} to {high:+.1f})", low
 
 
 def _tuning(get: Get) -> list[str]:

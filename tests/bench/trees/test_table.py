@@ -121,3 +121,15 @@ def test_probabilities_are_adjusted_for_the_number_of_arms() -> None:
     p = figures.ratio(first, second).p
     line = _line(table(equal), "K = 16, whole chain", "treepo")
     assert line["p (Holm)"] == f"{len(protocol.OTHERS) * p:.2g}"
+
+
+def test_a_gain_of_one_run_misses_its_bar_and_is_said() -> None:
+    def one(wanted: Wanted) -> dict[str, Any] | None:
+        if wanted.task.operations == LONGEST:
+            if wanted.seed:
+                return None
+            return _run(1000, 0.1 if wanted.arm.name == "iid-grpo" else 0.9)
+        return _get(wanted)
+
+    gain = [head for head in table(one).heads if head.met is not None][-1]
+    assert (gain.figure, gain.met) == ("+80.0 points (one run of an arm)", False)
