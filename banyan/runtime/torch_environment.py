@@ -16,9 +16,11 @@ and for some milliseconds two of them then share a core and the rest wait (ADR 0
 
 import ctypes
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
+_BIND = "OMP_PROC_BIND"
 SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "1000",
@@ -33,14 +35,20 @@ def settle(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(name, value)
 
 
-def bind(environ: MutableMapping[str, str], threads: int | None) -> None:
+def bind(
+    environ: MutableMapping[str, str],
+    threads: int | None,
+    inherited: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Bind `threads` torch threads to their cores if this process has a core for each.
 
     Call it before torch is imported. Fewer threads must be free to move: two processes of one
     thread each would both stay on the first core.
+
+    inherited: variables that hold where `environ` has none
     """
-    if threads == len(CORES):
-        environ.setdefault("OMP_PROC_BIND", "true")
+    if threads == len(CORES) and _BIND not in inherited:
+        environ.setdefault(_BIND, "true")
 
 
 def roam() -> None:

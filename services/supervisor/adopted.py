@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
@@ -27,13 +27,16 @@ class Adopted:
         self.pid = pid
         self.returncode: int | None = None
         self._ended = asyncio.Event()
+        self._descriptor = -1
         try:
             self._descriptor = os.pidfd_open(pid)
+            _when_ended(self._descriptor, self._end)
         except OSError:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
-        asyncio.get_running_loop().add_reader(self._descriptor, self._end)
 
     def _end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
@@ -57,6 +60,10 @@ class Adopted:
         if self.returncode is not None:
             raise ProcessLookupError(self.pid)
         signal.pidfd_send_signal(self._descriptor, number)
+
+
+def _when_ended(descriptor: int, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_reader(descriptor, call)
 
 
 _adopting = 0

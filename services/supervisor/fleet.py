@@ -102,7 +102,7 @@ class ProcessCommands:
             env["BANYAN_RANKS"] = str(ranks)
         imports_torch = ranks == 1 if service == "learner" else engine == "torch"
         if imports_torch:  # it would do so itself, but may find torch imported
-            torch_environment.bind(env, threads)
+            torch_environment.bind(env, threads, os.environ)
         child = self._python(name, service, env, address)
         child.run_id, child.replica, child.warm = run_id, replica, imports_torch
         return child

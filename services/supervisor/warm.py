@@ -11,6 +11,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from banyan.errors import DeadlineMissed
 from banyan.runtime.launch import OURS
@@ -28,9 +29,11 @@ IMPORTED = (
     "services.rollout.engines.torch_engine.engine",
     "services.rollout.engines.torch_engine.loading",
 )
+Key = tuple[dict[str, str], set[int]]
+"""Variables of a child that libraries may read, and cores that it may use."""
 LOAD_S = 120.0
 FORK_S = 5.0
-_ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Devices whose libraries may be at work after an import, and then are of no use after a fork."""
 
 
@@ -42,13 +45,13 @@ def possible() -> bool:
 class WarmProcess:
     """The process that has imported what processes of runs need, started when one is wanted.
 
-    Torch reads its environment as it is imported, so another environment needs another process; the
+    Torch reads its environment and its cores as it is imported, so others need another process; the
     last one is kept.
     """
 
     def __init__(self, log_file: Path) -> None:
         self._log = log_file
-        self._libraries: dict[str, str] | None = None  # of a process that has imported all
+        self._key: Key | None = None  # of a process that has imported all
         self._process: asyncio.subprocess.Process | None = None
         self._handle = -1
         """Descriptor of the process. Signals of `asyncio` wait for an ended one, and so may keep
@@ -70,31 +73,40 @@ class WarmProcess:
         """
         if not possible():
             return None
+        try:
+            with child.log.open("ab") as out:
+                return await self._started(child, out)
+        except OSError:  # a start by its command says so
+            return None
+
+    async def _started(self, child: Child, out: BinaryIO) -> Adopted | None:
         libraries = {n: v for n, v in child.env.items() if not n.startswith("BANYAN_")}
+        key = libraries, os.sched_getaffinity(0)
         async with self._turn:
             if self._over:
                 return None
             try:
-                if not self._serves(libraries):
+                if not self._serves(key):
                     await self._forget()
-                    await self._load(libraries)
-                return self._fork(child)
+                    await self._load(key)
+                return self._fork(child, out)
             except (OSError, DeadlineMissed) as error:
                 await self._forget()
                 if not self._over:
                     log.warning("%s imports torch itself: %s; see %s", child.name, error, self._log)
                 return None
 
-    def _serves(self, libraries: dict[str, str]) -> bool:
-        if self._requests is None or self._libraries != libraries:
+    def _serves(self, key: Key) -> bool:
+        if self._requests is None or self._key != key:
             return False
-        ended, _, _ = select.select([self._requests], [], [], 0)  # it says nothing unasked
-        return not ended
+        news = select.poll()
+        news.register(self._requests, select.POLLIN)
+        return not news.poll(0)  # it says nothing unasked
 
-    async def _load(self, libraries: dict[str, str]) -> None:
+    async def _load(self, key: Key) -> None:
         """Start the process, and wait until it has imported all. Raise OSError, DeadlineMissed."""
-        environ = {**os.environ, **libraries, PARENT_VARIABLE: str(os.getpid())}
-        self._libraries = None
+        environ = {**os.environ, **key[0], PARENT_VARIABLE: str(os.getpid())}
+        self._key = None
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
@@ -114,9 +126,9 @@ class WarmProcess:
             raise DeadlineMissed(f"torch was not imported within {LOAD_S:.0f} s") from None
         if answer != forking.READY:
             raise ConnectionResetError("the process that imports it ended")
-        self._libraries = libraries
+        self._key = key
 
-    def _fork(self, child: Child) -> Adopted:
+    def _fork(self, child: Child, out: BinaryIO) -> Adopted:
         """Have a process forked. Raise OSError.
 
         Nothing is awaited between request and answer, so that no process is forgotten.
@@ -127,18 +139,27 @@ class WarmProcess:
         if len(request) > forking.MOST:
             raise OSError(errno.E2BIG, f"its environment has more than {forking.MOST} bytes")
         self._requests.settimeout(FORK_S)
-        with child.log.open("ab") as out, adopting():
+        with adopting():
             socket.send_fds(self._requests, [request], [out.fileno()])
-            answer = b""
-            try:
-                answer = self._requests.recv(64)
-            except TimeoutError:
-                self.kill()  # so that it cannot answer later
-                with suppress(ConnectionResetError):  # it had not read the request
-                    answer = self._requests.recv(64)
-            if not int(answer or 0):
+            process = int(self._answer() or 0)
+            if not process:
                 raise ConnectionResetError("no process was forked")
-            return Adopted(int(answer))
+            if process < 0 or self._answer() != forking.BEGINS:
+                raise ChildProcessError(f"the process forked did not begin, see {child.log}")
+            return Adopted(process)
+
+    def _answer(self) -> bytes:
+        """Return what comes next; nothing if that is not in time, or the process has ended."""
+        assert self._requests is not None
+        try:
+            return self._requests.recv(64)
+        except TimeoutError:
+            self.kill()  # so that it cannot answer later
+        except ConnectionResetError:  # it had not read the request
+            return b""
+        with suppress(ConnectionResetError):
+            return self._requests.recv(64)
+        return b""
 
     def kill(self) -> None:
         """End it at once; what was forked from it goes on."""
@@ -159,7 +180,17 @@ class WarmProcess:
             self._requests.close()  # ends one that cannot be killed for lack of a descriptor
         if self._process is not None:
             await self._process.wait()
+            _reap(self._process.pid)
         if self._handle >= 0:
             os.close(self._handle)
         self._process = self._requests = None
         self._handle = -1
+
+
+def _reap(group: int) -> None:
+    """End and forget what an ended process was forking: it has no session of its own yet."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-group, 0)

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 
-told = {"imported": "torch" in sys.modules}
+told: dict[str, float] = {"imported": "torch" in sys.modules}
 
 
 def compute() -> None:
@@ -13,6 +13,7 @@ def compute() -> None:
     import torch
 
     torch.randn(4_000_000).relu()
+    told["drawn"] = float(torch.rand(1))
     told["compute"] = len(os.sched_getaffinity(0))
 
 

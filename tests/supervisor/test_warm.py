@@ -3,26 +3,22 @@
 import asyncio
 import ctypes
 import json
-import logging
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from banyan.runtime import torch_environment
 from services.chassis.process import forking
 from services.supervisor import adopted, warm
 from services.supervisor.child import Child
 from services.supervisor.warm import WarmProcess
-from tests.conftest import wait_until
 from tests.supervisor.supervised import (
     FakeRunStore,
     alive,
@@ -30,33 +26,7 @@ from tests.supervisor.supervised import (
     supervised,
     workers,
 )
-
-ROOT = Path(__file__).parents[2]
-FORKED = "tests.supervisor.forked"
-
-
-@pytest_asyncio.fixture
-async def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmProcess]:
-    """Yield a process that imports a module of the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(warm, "IMPORTED", ("tests.supervisor.imported",))
-    process = WarmProcess(tmp_path / "warm.log")
-    yield process
-    await process.end()
-
-
-def child(folder: Path, name: str = "c", **env: str) -> Child:
-    """Return a child that may be forked."""
-    return Child(name, "c", ["python", "-m", FORKED], env, folder / f"{name}.log", warm=True)
-
-
-async def started(process: WarmProcess, one: Child) -> dict[str, Any]:
-    """Start a child, and return what it tells of itself once it has."""
-    forked = await process.start(one)
-    assert forked is not None
-    one.started_as(forked)
-    await wait_until(lambda: "}\n" in one.log.read_text())
-    return dict(json.loads(one.log.read_text().splitlines()[0]))
+from tests.supervisor.warmed import FORKED, ROOT, child, holds, started
 
 
 async def test_a_forked_process_is_as_one_started_by_its_command(
@@ -67,7 +37,7 @@ async def test_a_forked_process_is_as_one_started_by_its_command(
     told = await started(process, one)
     assert (told["name"], told["arguments"], told["input"]) == ("__main__", [], os.devnull)
     assert told["parent"] == os.getpid() and told["session"] == one.pid
-    assert told["imported"] and not told["again"]
+    assert told["imported"] and not told["again"] and told["kernels_name"] == "tests.superviso"
     expected = {**os.environ, **one.env, "BANYAN_PARENT": str(os.getpid())}
     assert told["environ"] == expected
     assert await one.wait() == 0 and one.tail(1) == "to the log, too"
@@ -195,10 +165,11 @@ async def test_a_stop_while_it_imports_is_quick_and_says_nothing(
 async def test_a_log_that_cannot_be_written_is_the_callers_error(
     process: WarmProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = child(tmp_path)
+    await started(process, child(tmp_path, BANYAN_END="0"))
+    first, one = process.pid, child(tmp_path)
     one.log = tmp_path / "missing" / "c.log"
-    with caplog.at_level(logging.WARNING):
-        assert await process.start(one) is None
+    assert await process.start(one) is None and not caplog.records
+    assert process.pid == first, "the one that forks is as good as before"
     with pytest.raises(FileNotFoundError):
         await one.start()
 
@@ -241,13 +212,18 @@ async def test_torchs_threads_keep_to_cores_as_if_the_process_had_imported_it(
     one.command = ["tests.supervisor.computing"]
     one.env["OMP_NUM_THREADS"] = str(len(torch_environment.CORES))
     torch_environment.bind(one.env, len(torch_environment.CORES) if binds else 1)
-    forked = await process.start(one)
-    assert forked is not None and await forked.wait() == 0
-    assert json.loads(one.log.read_text()) == {
-        "imported": True,
-        "main": len(torch_environment.CORES),
-        "compute": compute,
-    }
+    drawn = set()
+    for _ in range(2):
+        forked = await process.start(one)
+        assert forked is not None and await forked.wait() == 0
+        told = json.loads(one.log.read_text().splitlines()[-1])
+        drawn.add(told.pop("drawn"))
+        assert told == {
+            "imported": True,
+            "main": len(torch_environment.CORES),
+            "compute": compute,
+        }
+    assert len(drawn) == 2, "each draws other numbers"
 
 
 def test_a_request_whose_sender_is_gone_starts_nothing(tmp_path: Path) -> None:
@@ -272,18 +248,11 @@ def test_a_request_whose_sender_is_gone_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "log").read_text() and not mine
 
 
-def holds(descriptor: Path, file: Path) -> bool:
-    """Return True if a descriptor of a process is that file."""
-    try:
-        return os.readlink(descriptor) == str(file)
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (("services.supervisor.adopted.os.pidfd_open", OSError(24, "no descriptor")), "descriptor"),
+        (("services.supervisor.adopted._when_ended", OSError(28, "no room")), "no room"),
         (("services.supervisor.adopted._adopt", OSError(22, "no such thing")), "no such thing"),
         (("services.chassis.process.forking.MOST", 10), "has more than 10 bytes"),
     ],
@@ -324,12 +293,13 @@ def test_only_while_it_adopts_does_a_process_get_other_children() -> None:
     assert not adopts()
 
 
-def test_forked_processes_die_with_a_killed_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_forked_processes_die_with_a_killed_launcher(tmp_path: Path, stopped: bool) -> None:
     launcher = f"""
 import asyncio
 from pathlib import Path
 from services.supervisor import warm
-from tests.supervisor.test_warm import child, started
+from tests.supervisor.warmed import child, started
 warm.IMPORTED = ("tests.supervisor.imported",)
 async def main():
     process = warm.WarmProcess(Path({str(tmp_path)!r}, "warm.log"))
@@ -348,6 +318,8 @@ asyncio.run(main())
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 2 and all(alive(pid) for pid in pids)
         ends = [os.pidfd_open(pid) for pid in pids]
+        if stopped:
+            os.kill(pids[1], signal.SIGSTOP)
         process.kill()
     for end in ends:
         ready, _, _ = select.select([end], [], [], 10)
