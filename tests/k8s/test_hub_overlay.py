@@ -1,4 +1,4 @@
-"""The overlay whose gateway may reach the hub: it alone opens a way out, and its cache is writable."""
+"""The overlay with a way to the hub: it alone opens one, and the cache may be written."""
 
 from tests.k8s.rendered import RENDERED, WORKLOADS, of, pod
 
