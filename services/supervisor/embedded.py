@@ -1,6 +1,7 @@
 """The embedded mode: the whole system on one state folder."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -40,6 +41,7 @@ async def embedded(
             nats_host=host or HOST,
             nats_tls=(str(tls.certificate(state.path).resolve()), tls.NAME) if host else ("", ""),
             extra=extra,
+            inherited=os.environ,
         )
         config = _nats_config(fleet)
 

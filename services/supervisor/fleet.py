@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from banyan.runtime import secret, torch_environment
@@ -37,6 +37,7 @@ class ProcessCommands:
     nats_host: address that NATS listens on.
     nats_tls: PEM file of the certificate to trust for the broker, and its name; empty for no TLS.
     extra: environment of every process.
+    inherited: environment that each has beside its own.
     """
 
     state: StateFolder
@@ -44,6 +45,7 @@ class ProcessCommands:
     nats_host: str = HOST
     nats_tls: tuple[str, str] = ("", "")
     extra: Mapping[str, str] | None = None
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
     def nats(self, config: Path) -> Child:
         """Return the broker."""
@@ -102,7 +104,7 @@ class ProcessCommands:
             env["BANYAN_RANKS"] = str(ranks)
         imports_torch = ranks == 1 if service == "learner" else engine == "torch"
         if imports_torch:  # it would do so itself, but may find torch imported
-            torch_environment.bind(env, threads, os.environ)
+            torch_environment.bind(env, threads, self.inherited)
         child = self._python(name, service, env, address)
         child.run_id, child.replica, child.warm = run_id, replica, imports_torch
         return child

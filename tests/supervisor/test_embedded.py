@@ -38,8 +38,12 @@ async def _answers(supervisor: Supervisor, secret: str) -> list[str]:
     return answering
 
 
-async def test_ports_answer_who_knows_the_secret_only(tmp_path: Path) -> None:
+async def test_ports_answer_who_knows_the_secret_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_PROC_BIND", "false")
     async with embedded(tmp_path / "s") as supervisor:
+        assert supervisor.fleet.inherited["OMP_PROC_BIND"] == "false", "a user's settings hold"
         state = supervisor.fleet.state
         assert await _answers(supervisor, state.secret) == ["treestore", "gateway", "verifier"]
         for wrong in ("", "0" * 64):

@@ -2,8 +2,8 @@
 
 A run is a row of parts: an evaluation, steps, and evaluations after some of them. A part takes
 about as long as those of its kind did, and rows of an evaluation end when those of the one before
-it did. Nothing else counts: neither the loading of models, nor the
-pause before a resume, nor the steps that an earlier session did.
+it did. Nothing else counts: neither the loading of models, nor the pause before a resume, nor the
+steps that an earlier session did.
 """
 
 from collections.abc import Sequence
