@@ -37,8 +37,9 @@ def everything() -> None:
             measured.get(wanted)
         for wanted in protocol.matched_runs(ask(there.get), there.get):
             measured.get(wanted)
-    for wanted in protocol.screened(there.get):
-        measured.get(wanted)
+    for ask in (protocol.beyond, protocol.screened):
+        for wanted in ask(there.get):
+            measured.get(wanted)
 
 
 def run() -> Result:

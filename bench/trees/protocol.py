@@ -7,7 +7,7 @@ setting at a grid's edge widens the grid (`WIDENED`, by hand, with a commit).
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.kept import Cell
@@ -27,6 +27,8 @@ SEEDS: Mapping[Task, Sequence[int]] = {
 LONGEST = max(task.operations for task in SEEDS)
 CAPS: Mapping[int, int] = {8: 400_000, 16: 1_000_000, 32: 1_600_000}
 """Sampled tokens of a run at most, by operations."""
+BEYOND_CAP = 3_200_000
+"""The same where the longest task goes on: nothing is learnt of it before `CAPS`."""
 RIVALS = ("iid-grpo", "iid-dr-grpo", "iid-rloo")
 CONTROL = "iid-gigpo"  # credit by step without trees
 TREES = ("eptree", "forks-grpo", "forks-outcome", "forks-rose", "treepo", "tree-grpo")
@@ -51,23 +53,27 @@ WIDENED: Mapping[str, Sequence[Setting]] = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run to measure."""
+    """A run to measure.
+
+    beyond: it goes on beyond the cap of its task
+    """
 
     arm: Arm
     task: Task
     setting: Setting
     seed: int
+    beyond: bool = False
 
     @property
     def name(self) -> str:
         """Name of its cell."""
-        of = f"K{self.task.operations}-{self.task.right}"
+        of = f"K{self.task.operations}-{self.task.right}{'-beyond' if self.beyond else ''}"
         return f"{of}/{self.arm.name}/{self.setting.name}/{self.seed}"
 
     @property
     def cap(self) -> int:
         """Sampled tokens at most."""
-        return CAPS[self.task.operations]
+        return BEYOND_CAP if self.beyond else CAPS[self.task.operations]
 
     def asked(self) -> dict[str, Any]:
         """Return all that decides about its figures."""
@@ -179,6 +185,12 @@ def matched_runs(runs: Sequence[Wanted], get: Get) -> list[Wanted]:
     if found is None:
         return []
     return [Wanted(runs[0].arm, MAIN, found[1], seed) for seed in SEEDS[MAIN]]
+
+
+def beyond(get: Get) -> list[Wanted]:
+    """Return the runs of the longest task that go on beyond its cap, of its three arms."""
+    longest = [w for w in reported(get) if w.task.operations == LONGEST]
+    return [replace(wanted, beyond=True) for wanted in longest]
 
 
 def screened(get: Get) -> list[Wanted]:

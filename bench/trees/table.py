@@ -12,7 +12,7 @@ from bench.harness.table import Result
 from bench.trees import choice, course, figures, protocol
 from bench.trees.arms import WHOLE, Setting, Task
 from bench.trees.figures import Ratio, Spent
-from bench.trees.protocol import MAIN, OTHERS, RIVALS, SEEDS, Get, Wanted
+from bench.trees.protocol import LONGEST, MAIN, OTHERS, RIVALS, SEEDS, Get, Wanted
 
 COLUMNS = (
     "task",
@@ -68,11 +68,14 @@ def table(get: Get) -> Compared:
     said = tree or "not chosen yet, as runs are missing"
     result.notes.append(f"the rival is {rival}; the trees that answer for the bars: {said}")
     reported = list(protocol.reported(get))
+    further = _there(protocol.beyond(get), get)
     for task in SEEDS:
         runs = _there([w for w in reported if w.task == task], get)
         _compare(result, title_of(task), rival, runs, get)
         if rival in runs and tree in runs:
-            _bars(result, task, runs[rival], runs[tree], tree, get)
+            _main_bar(result, task, runs[rival], runs[tree], get)
+    _compare(result, f"K = {LONGEST}, whole chain, beyond the cap", rival, further, get)
+    _longest_bar(result, rival, tree, reported, further, get)
     main = _there([w for w in reported if w.task == MAIN and w.arm.name == rival], get)
     trees = _there([w for w in reported if w.task == MAIN and w.arm.name == tree], get)
     larger = _there(protocol.matched_runs(protocol.matched(get), get), get)
@@ -164,30 +167,55 @@ def end(cell: Cell) -> dict[str, Any]:
     return next((point for point in points if point["sampled"] == there), points[-1])
 
 
-def _bars(
+def _main_bar(
+    result: Compared, task: Task, rival: Sequence[Wanted], tree: Sequence[Wanted], get: Get
+) -> None:
+    """Add the figure of the main task's bar."""
+    first, second = _cells(rival, get), _cells(tree, get)
+    if task != MAIN or min(len(first), len(second)) < 2:
+        return
+    ours, theirs = ([choice.spent(cell) for cell in cells] for cells in (second, first))
+    found = figures.ratio(theirs, ours)
+    names = f"{rival[0].arm.name} over those of {tree[0].arm.name}"
+    what = f"{title_of(task)}: tokens of {names}, lower bound"
+    target, met = f"at least {LEAST_RATIO}", found.low >= LEAST_RATIO
+    shown = f"{found.low:.2f} of {found.estimate:.2f}"
+    result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+
+
+def _longest_bar(
     result: Compared,
-    task: Task,
-    rival: Sequence[Wanted],
-    tree: Sequence[Wanted],
-    name: str,
+    rival: str,
+    tree: str | None,
+    reported: Sequence[Wanted],
+    further: Runs,
     get: Get,
 ) -> None:
-    """Add the figures of the bars."""
-    first, second = _cells(rival, get), _cells(tree, get)
-    if task == MAIN and min(len(first), len(second)) > 1:
-        ours, theirs = ([choice.spent(cell) for cell in cells] for cells in (second, first))
-        found = figures.ratio(theirs, ours)
-        what = f"{title_of(task)}: tokens of {rival[0].arm.name} over those of {name}, lower bound"
-        target, met = f"at least {LEAST_RATIO}", found.low >= LEAST_RATIO
-        shown = f"{found.low:.2f} of {found.estimate:.2f}"
-        result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
-    elif task.operations == protocol.LONGEST:
-        ends = [[100 * c["points"][-1]["accuracy"] for c in cells] for cells in (second, first)]
-        gain, shown, sure = _gain(*ends)
-        what = f"{title_of(task)}: accuracy at the cap, {name} over {rival[0].arm.name}"
-        target = f"at least {LEAST_GAIN:.0f} points, surely {LEAST_SURE_GAIN:.0f}"
-        met = gain >= LEAST_GAIN and sure > LEAST_SURE_GAIN
-        result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+    """Add the figure of the longest task's bar: accuracies at its cap.
+
+    A run that goes on beyond the cap stands for the same seed's run up to it, where that is not
+    there.
+    """
+    runs = _there([w for w in reported if w.task.operations == LONGEST], get)
+    ends = dict[str, list[float]]()
+    for name in (rival, tree):
+        there = {w.seed: w for w in (*further.get(name or "", ()), *runs.get(name or "", ()))}
+        cells = _cells([there[seed] for seed in sorted(there)], get)
+        ends[name or ""] = [100 * _at_cap(cell)["accuracy"] for cell in cells]
+    if tree is None or not all(ends.values()):
+        return
+    gain, shown, sure = _gain(ends[tree], ends[rival])
+    what = f"K = {LONGEST}, whole chain: accuracy at the cap, {tree} over {rival}"
+    target = f"at least {LEAST_GAIN:.0f} points, surely {LEAST_SURE_GAIN:.0f}"
+    met = gain >= LEAST_GAIN and sure > LEAST_SURE_GAIN
+    result.heads.append(Headline(what=what, figure=shown, target=target, met=met))
+
+
+def _at_cap(cell: Cell) -> dict[str, Any]:
+    """Return the first point at the longest task's cap, or the last one of a run that ends
+    before."""
+    points: list[dict[str, Any]] = cell["points"]
+    return next((p for p in points if p["sampled"] >= protocol.CAPS[LONGEST]), points[-1])
 
 
 def _gain(first: Sequence[float], second: Sequence[float]) -> tuple[float, str, float]:

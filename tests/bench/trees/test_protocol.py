@@ -181,3 +181,12 @@ def test_a_run_gets_the_facts_of_its_arm_and_its_cap(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(course, "run", lambda process, cap: {"facts": process, "cap": cap})
     assert _wanted(CONTROL).measure() == {"facts": states, "cap": 1_000_000}
     assert _wanted("treepo").measure()["facts"] is no_facts
+
+
+def test_three_arms_go_on_beyond_the_longest_tasks_cap_under_names_of_their_own() -> None:
+    further = protocol.beyond(_cells(lambda wanted: 100 if wanted.arm.name == "treepo" else 200))
+    assert {wanted.arm.name for wanted in further} == {"iid-grpo", "treepo", CONTROL}
+    assert {wanted.task for wanted in further} == {Task(32)}
+    assert len(further) == 3 * len(SEEDS[Task(32)])
+    assert all(wanted.cap == protocol.BEYOND_CAP for wanted in further)
+    assert all(wanted.name.startswith("K32-whole-beyond/") for wanted in further)

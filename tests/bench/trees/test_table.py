@@ -133,3 +133,26 @@ def test_a_gain_of_one_run_misses_its_bar_and_is_said() -> None:
 
     gain = [head for head in table(one).heads if head.met is not None][-1]
     assert (gain.figure, gain.met) == ("+80.0 points (one run of an arm)", False)
+
+
+def test_a_run_beyond_the_cap_counts_up_to_it_where_the_capped_one_is_missing() -> None:
+    """At 1.6 million tokens trees stand at 70 % and the rival at 20; seed 0 has capped runs."""
+
+    def going_on(wanted: Wanted) -> dict[str, Any] | None:
+        if wanted.task.operations != LONGEST:
+            return _get(wanted)
+        at, end = (0.2, 0.95) if wanted.arm.name == "iid-grpo" else (0.7, 0.95)
+        if not wanted.beyond:
+            return None if wanted.seed else _run(1000, at + 0.1)
+        points = [
+            {"accuracy": a, "sampled": t, "updates": 1, "seconds": 1.0, "rows": 512} | SPENT
+            for a, t in ((0.0, 1e5), (at, protocol.CAPS[LONGEST] + 9), (end, 2e6), (end, 2.1e6))
+        ]
+        return {"points": points, "cap": protocol.BEYOND_CAP}
+
+    result = table(going_on)
+    gain = [head for head in result.heads if head.met is not None][-1]
+    assert gain.figure.startswith("+50.0 points (")
+    line = _line(result, f"K = {LONGEST}, whole chain, beyond the cap", "iid-grpo")
+    assert (line["seeds (there)"], line["sampled tokens"]) == ("5 (5)", "2,000,000")
+    assert _line(result, f"K = {LONGEST}, whole chain", "iid-grpo")["seeds (there)"] == "1 (0)"
