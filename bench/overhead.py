@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+import string
 import tempfile
 import time
 import uuid
@@ -42,6 +43,8 @@ STEPS, TURNS = 14, 6
 # First steps that do not count: batches grow, and first touches of memory cost up to a second.
 WARM = 5
 TOKEN_S = 0.14  # the arithmetic recipe's
+LONG, LONG_TURNS, LONG_TOKEN_S = (64, 192), 3, 0.02
+"""Tokens of longer answers, and seconds of a position where a GPU decodes."""
 PROCESSOR_STEPS, PROCESSOR_RUNS = 45, 3
 _POLICY_S = 300.0
 _LOADED = re.compile(r"policy step (\d+) \(epoch \d+\) loaded in ([\d.]+) s")
@@ -113,8 +116,24 @@ def run() -> Result:
         tiny = [f"model={tiny_model(Path(folder))}", "resources.engine=scripted"]
         tiny.append(f"resources.engine_settings={{latency_s: {TOKEN_S}, accuracy: 0.5}}")
         _compare(result, "scripted", load(RECIPE, [*_SET, *tiny]))
+        for tokens in LONG:
+            _compare(result, f"{tokens} tokens", _longer(tiny, tokens), LONG_TURNS)
         _add_processor(result, load(RECIPE, [*_SET, *tiny, f"budget.steps={PROCESSOR_STEPS}"]))
     return result
+
+
+def _longer(tiny: Sequence[str], tokens: int) -> Recipe:
+    """Return a recipe whose answers are random digits with spaces, all of one length."""
+    recipe = load(RECIPE, [*_SET, *tiny])
+    chain = {"": dict.fromkeys(string.digits, 0.1), **{key: {" ": 1.0} for key in string.digits}}
+    engine = {"latency_s": LONG_TOKEN_S, "chain": chain}
+    parts = {
+        "task": {"name": "chains-mod", "size": 512, "holdout": 0.1},
+        "generate": {**recipe.generate.model_dump(), "max_new_tokens": tokens},
+        "filter": [{"name": "number", "settings": {"answer": "last", "take": "last"}}],
+        "resources": {**recipe.resources.model_dump(), "engine_settings": engine},
+    }
+    return Recipe.model_validate(recipe.model_dump() | parts)
 
 
 def _add_processor(result: Result, recipe: Recipe) -> None:
@@ -131,11 +150,11 @@ def _add_processor(result: Result, recipe: Recipe) -> None:
     )
 
 
-def _compare(result: Result, name: str, recipe: Recipe) -> None:
+def _compare(result: Result, name: str, recipe: Recipe, count: int = TURNS) -> None:
     """Alternate short deterministic runs each way: equal trees, batches and policies, bit for
     bit."""
     turns = []
-    for number in range(TURNS):
+    for number in range(count):
         turns.append(asyncio.run(turn(recipe)))
         whole, bare = (turns[-1].overhead(bare=bare) for bare in (False, True))
         print(
@@ -147,7 +166,7 @@ def _compare(result: Result, name: str, recipe: Recipe) -> None:
     policies = [p for t in turns for p in zip(t.alone.digests, t.through.policies[1:], strict=True)]
     same = sum(digest == stored.published.policy.digest for digest, stored in policies)
     result.notes.append(
-        f"{name}: overheads are medians of {TURNS} turns, seconds means over {TURNS} x "
+        f"{name}: overheads are medians of {count} turns, seconds means over {count} x "
         f"{STEPS - WARM} steps"
     )
     result.notes.append(

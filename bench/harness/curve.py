@@ -40,6 +40,14 @@ def first_at(accuracy: Mapping[int, float], least: float) -> int | None:
     return next((step for step in sorted(accuracy) if accuracy[step] >= least), None)
 
 
+def twice_at(accuracy: Mapping[int, float], least: float) -> int | None:
+    """Return the first of two measured policies in a row that are this accurate."""
+    for first, second in itertools.pairwise(sorted(accuracy)):
+        if min(accuracy[first], accuracy[second]) >= least:
+            return first
+    return None
+
+
 def stays_from(accuracy: Mapping[int, float], least: float) -> int | None:
     """Return the first measured policy from which on all are this accurate; None if the last is
     not."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Any
 
-from bench.harness.curve import first_at, stays_from
+from bench.harness.curve import first_at, stays_from, twice_at
 from bench.harness.table import Result, median
 
 BARS = {"same-work": 3.0, "as-shipped": 4.0, "learning": 4.0}
@@ -23,14 +23,18 @@ class Reached:
 
     step: policy from which on the run stayed as accurate as required
     seconds: its training's seconds until then
-    end: accuracy at the end
+    final: accuracy at the end
     first: first policy that was as accurate, which may have been chance
+    twice: first of two measured policies in a row that were
+    twice_seconds: its training's seconds until then
     """
 
     step: int | None
     seconds: float | None
     final: float
     first: int | None = None
+    twice: int | None = None
+    twice_seconds: float | None = None
 
 
 def sides(cell: Cell) -> Sides:
@@ -81,9 +85,12 @@ def reached(cell: Cell, goal: float = GOAL) -> Reached:
     All steps count, the first too; evaluations do not.
     """
     accuracy = {int(step): value for step, value in cell["accuracy"].items()}
-    step = stays_from(accuracy, goal)
-    seconds = None if step is None else sum(cell["seconds"][:step])
-    return Reached(step, seconds, accuracy[max(accuracy)], first_at(accuracy, goal))
+    step, twice = stays_from(accuracy, goal), twice_at(accuracy, goal)
+    seconds, twice_seconds = (
+        None if at is None else sum(cell["seconds"][:at]) for at in (step, twice)
+    )
+    first = first_at(accuracy, goal)
+    return Reached(step, seconds, accuracy[max(accuracy)], first, twice, twice_seconds)
 
 
 def verdict(figure: float, bar: float) -> str:

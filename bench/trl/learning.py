@@ -3,6 +3,8 @@
 It writes bench/results/trl/learning.json, of which docs/seconds-to-90.svg is drawn.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -13,6 +15,20 @@ from bench.trl import compare, figures
 from bench.trl.figures import BARS, GOAL, OURS, TRL, Reached, reached, steady
 
 _BAR = BARS["learning"]
+COLUMNS = (
+    "seed",
+    "trainer",
+    f"twice in a row at {GOAL:.0%}".replace("%", " %"),
+    f"over {OURS}'s",
+    f"stays at {GOAL:.0%} from".replace("%", " %"),
+    f"over {OURS}'s",
+    "held-out at the end",
+    "a step",
+)
+_WAYS = {
+    "twice_seconds": f"two measurements in a row are at {GOAL:.0%}".replace("%", " %"),
+    "seconds": f"it stays at {GOAL:.0%} to its end".replace("%", " %"),
+}
 _RAW = (
     "Held-out accuracies of every second policy are in "
     "[raw.json](../../bench/results/trl/raw.json)."
@@ -20,7 +36,7 @@ _RAW = (
 
 
 def table(cells: Sequence[Cell]) -> Table:
-    """Return a row for each seed, with TRL's one variant, from cells of one commit.
+    """Return a row for each seed and trainer, of TRL one variant, from cells of one commit.
 
     Raises RuntimeError for cells of several commits, or with different sides.
     """
@@ -33,82 +49,102 @@ def table(cells: Sequence[Cell]) -> Table:
     ends = [{label: reached(cell) for label, cell in run.items()} for run in runs]
     return Table(
         title=f"Learning, {len(runs[0][OURS]['seconds'])} steps",
-        columns=[
-            "",
-            *(f"{label}: stays at {_percent(GOAL)} from" for label in sides),
-            *(f"seconds, {label} / {OURS}" for label in rivals),
-            *(f"held-out at the end, {label}" for label in sides),
-            *(f"a step, {label}" for label in sides),
-        ],
+        columns=COLUMNS,
         rows=[
             [
-                f"seed {seed}",
-                *(_until(of[label]) for label in sides),
-                *(_ratio_shown(of, label) for label in rivals),
-                *(f"{100 * of[label].final:.1f} %" for label in sides),
-                *(f"{steady(run[label]):.2f} s" for label in sides),
+                str(seed),
+                label,
+                _twice(of[label]),
+                _ratio_shown(of, label, "twice_seconds"),
+                _stays(of[label]),
+                _ratio_shown(of, label, "seconds"),
+                f"{100 * of[label].final:.1f} %",
+                f"{steady(run[label]):.2f} s",
             ]
             for seed, (run, of) in enumerate(zip(runs, ends, strict=True))
+            for label in sides
         ],
         notes=[*(_note(ends, label) for label in rivals), _RAW],
         commit=next(iter(commits)),
         date=max(str(cell["date"]) for cell in cells)[:10],
         command="python -m bench trl",
-        machine=machine(),
+        machine=_machine(cells),
         headline=[*_headlines(ends, rivals), _final(ends)],
     )
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+def _machine(cells: Sequence[Cell]) -> str:
+    """Return this machine, and the loads while the cells were measured."""
+    loads = [load for cell in cells for load in cell["load"]]
+    bare = machine().rsplit(", load", 1)[0]
+    return f"{bare}, load {min(loads):.1f} to {max(loads):.1f}"
 
 
-def _until(end: Reached) -> str:
+def _twice(end: Reached) -> str:
+    if end.twice_seconds is None:
+        return "never"
+    return f"step {end.twice}, {end.twice_seconds:.1f} s"
+
+
+def _stays(end: Reached) -> str:
     first = "never" if end.first is None else f"first at step {end.first}"
     if end.seconds is None:
         return f"does not stay ({first})"
     return f"step {end.step}, {end.seconds:.1f} s ({first})"
 
 
-def _ratio(of: dict[str, Reached], label: str) -> float | None:
-    theirs, ours = of[label].seconds, of[OURS].seconds
+def _ratio(of: dict[str, Reached], label: str, what: str) -> float | None:
+    theirs, ours = getattr(of[label], what), getattr(of[OURS], what)
     return None if theirs is None or ours is None else theirs / ours
 
 
-def _ratio_shown(of: dict[str, Reached], label: str) -> str:
-    ratio = _ratio(of, label)
+def _ratio_shown(of: dict[str, Reached], label: str, what: str) -> str:
+    ratio = None if label == OURS else _ratio(of, label, what)
     return "–" if ratio is None else f"**{ratio:.2f}**"
 
 
-def _ratios(ends: Sequence[dict[str, Reached]], label: str) -> list[float]:
-    found = (_ratio(of, label) for of in ends)
-    return [ratio for ratio in found if ratio is not None]
+def _ratios(ends: Sequence[dict[str, Reached]], label: str, what: str) -> list[float]:
+    """Return a ratio for each seed: 0 where only the rival is there, endless where only ours is."""
+    found = []
+    for of in ends:
+        theirs, ours = getattr(of[label], what), getattr(of[OURS], what)
+        if theirs is not None or ours is not None:
+            found.append(math.inf if theirs is None else 0.0 if ours is None else theirs / ours)
+    return found
+
+
+def _shown(ratio: float, label: str) -> str:
+    if ratio in (0.0, math.inf):
+        return f"{label if ratio else OURS} does not"
+    return f"{ratio:.2f}"
 
 
 def _note(ends: Sequence[dict[str, Reached]], label: str) -> str:
-    ratios = _ratios(ends, label)
-    if not ratios:
-        return f"With no seed {label} and {OURS} both stay at {_percent(GOAL)}."
+    said = [
+        f"{_shown(median(ratios), label)} until {words}"
+        for what, words in _WAYS.items()
+        if (ratios := _ratios(ends, label, what))
+    ]
     target = f" (target: at least {_BAR:g})" if label == TRL else ""
-    counted = f"Over {len(ratios)} of {len(ends)} seeds the median ratio of seconds"
-    return f"{counted}, {label} / {OURS}, is {median(ratios):.2f}{target}."
+    medians = "; ".join(said) or "none"
+    return f"Seconds of {label} over those of {OURS}, medians of the seeds: {medians}{target}."
 
 
 def _headlines(ends: Sequence[dict[str, Reached]], rivals: Sequence[str]) -> list[Headline]:
-    """Return the medians over the seeds; the target is for TRL's, and for all of its seeds."""
+    """Return the medians over the seeds; the target is for TRL's."""
     made = []
-    for label in rivals:
-        if not (ratios := _ratios(ends, label)):
+    for (what, words), label in itertools.product(_WAYS.items(), rivals):
+        if not (ratios := _ratios(ends, label, what)):
             continue
-        bar = label == TRL
-        counted = f"{len(ratios)} of {len(ends)} seeds: {', '.join(f'{r:.2f}' for r in ratios)}"
-        what = f"learning: seconds until it stays at {_percent(GOAL)}, {label} / {OURS}"
+        bar, middle = label == TRL, median(ratios)
+        counted = f"{len(ratios)} seeds: {', '.join(_shown(ratio, label) for ratio in ratios)}"
+        figure = _shown(middle, label)
         made.append(
             Headline(
-                what=f"{what}, median of {counted}",
-                figure=f"{median(ratios):.2f} times",
+                what=f"learning: seconds until {words}, {label} / {OURS}, median of {counted}",
+                figure=f"{figure} times" if 0 < middle < math.inf else figure,
                 target=f"at least {_BAR:g}" if bar else "none",
-                met=median(ratios) >= _BAR if bar else None,
+                met=middle >= _BAR if bar else None,
             )
         )
     return made

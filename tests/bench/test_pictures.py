@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench.harness.record import Table
 from bench.pages import tables
 from bench.pictures.__main__ import PICTURE
 from bench.pictures.bars import Bar, Panel, drawn
@@ -20,28 +21,36 @@ def test_the_picture_is_the_one_that_is_made_of_the_recorded_figures() -> None:
 
 def test_figures_are_the_tables() -> None:
     until, step = panels(KNOWN)
-    assert [(bar.length, sorted(bar.dots)) for bar in until.bars] == [
-        (107.9, [100.5, 107.9, 261.7]),
-        (20.5, [17.3, 20.5, 32.0]),
+    assert [(bar.name, bar.length, sorted(bar.dots)) for bar in until.bars] == [
+        ("GRPOTrainer of TRL", 92.9, [55.3, 92.9, 195.5]),
+        ("naive loop", 116.0, [56.2, 116.0, 223.7]),
+        ("Banyan", 28.9, [14.7, 28.9, 46.5]),
     ]
     assert [(bar.length, bar.dots) for bar in step.bars] == [(8.77, ()), (2.99, ())]
 
 
-def test_a_naive_loop_that_was_measured_has_a_bar_between_the_others() -> None:
+def _learning(side: str, cell: str) -> dict[str, Table]:
+    """Return the tables with another end of a side's whole runs, and without naive loops."""
     learning = KNOWN["trl/learning"]
-    columns = [*learning.columns, "naive loop: stays at 90 % from"]
-    ends = zip(learning.rows, (7, 9, 8.5), strict=True)
-    rows = [[*row, f"step 9, {seconds} s"] for row, seconds in ends]
-    (until, _) = panels({**KNOWN, "trl/learning": replace(learning, columns=columns, rows=rows)})
-    assert [bar.name for bar in until.bars] == ["GRPOTrainer of TRL", "naive loop", "Banyan"]
-    assert (until.bars[1].length, until.bars[1].dots) == (8.5, [7.0, 9.0, 8.5])
+    rows = [
+        [*row[:2], cell if row[1] == side else row[2], *row[3:]]
+        for row in learning.rows
+        if row[1] != "naive loop"
+    ]
+    return {**KNOWN, "trl/learning": replace(learning, rows=rows)}
 
 
-def test_a_run_that_did_not_stay_has_no_bar() -> None:
-    learning = KNOWN["trl/learning"]
-    cells = ["never" if column.startswith("TRL: stays") else "1.0 s" for column in learning.columns]
+def test_a_side_that_was_not_measured_has_no_bar() -> None:
+    (until, _) = panels(_learning("Banyan", "step 2, 7.0 s"))
+    assert [(bar.name, bar.length) for bar in until.bars] == [
+        ("GRPOTrainer of TRL", 92.9),
+        ("Banyan", 7.0),
+    ]
+
+
+def test_a_run_that_was_never_there_has_no_bar() -> None:
     with pytest.raises(ValueError, match="'never' has no seconds"):
-        panels({**KNOWN, "trl/learning": replace(learning, rows=[cells])})
+        panels(_learning("TRL", "never"))
 
 
 def test_lengths_are_on_one_scale_and_words_are_escaped() -> None:

@@ -46,7 +46,7 @@ def test_seconds_count_all_steps_before_the_policy_from_which_a_run_stays() -> N
     learned = cell(5.0, 4.0, 4.0, 4.0, 4.0, 4.0, accuracy={"2": 0.91, "4": 0.5, "6": 0.92})
     assert figures.reached(learned) == figures.Reached(6, 25.0, 0.92, 2)
     assert figures.reached(learned, 0.95) == figures.Reached(None, None, 0.92)
-    assert figures.reached(learned, 0.5) == figures.Reached(2, 9.0, 0.92, 2)
+    assert figures.reached(learned, 0.5) == figures.Reached(2, 9.0, 0.92, 2, 2, 9.0)
 
 
 def test_a_crossing_by_chance_is_not_learnt() -> None:

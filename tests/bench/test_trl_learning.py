@@ -18,6 +18,7 @@ def cell(ours: float = 1.0, naive: float | None = None, commit: str = "abc") -> 
     made: dict[str, Any] = {
         "commit": commit,
         "date": "2026-01-01T00:00:00+00:00",
+        "load": [0.5, 2.0],
         "trl": side(10.0, ACCURACY["TRL"]),
         "banyan": side(ours, ACCURACY["ours"]),
     }
@@ -30,42 +31,88 @@ def test_the_kept_cells_have_the_recorded_rows() -> None:
     recorded = tables()["trl/learning"]
     made = learning.table(compare.learnt())
     assert [list(row) for row in made.rows] == [list(row) for row in recorded.rows]
-    assert made.headline[0].figure == recorded.headline[0].figure
+    assert [line.figure for line in made.headline] == [line.figure for line in recorded.headline]
 
 
 def test_a_row_has_each_sides_way_and_its_ratio_to_ours() -> None:
     made = learning.table([cell(1.0, 5.0), cell(2.0, 5.0), cell(4.0, 5.0)])
-    assert made.columns[:6] == [
-        "",
-        "TRL: stays at 90 % from",
-        "naive loop: stays at 90 % from",
-        "Banyan: stays at 90 % from",
-        "seconds, TRL / Banyan",
-        "seconds, naive loop / Banyan",
-    ]
-    assert made.rows[1][:6] == [
-        "seed 1",
-        "step 4, 40.0 s (first at step 4)",
-        "step 4, 20.0 s (first at step 4)",
-        "step 2, 4.0 s (first at step 2)",
-        "**10.00**",
-        "**5.00**",
+    assert made.rows[3:6] == [
+        [
+            "1",
+            "TRL",
+            "step 4, 40.0 s",
+            "**10.00**",
+            "step 4, 40.0 s (first at step 4)",
+            "**10.00**",
+            "96.0 %",
+            "10.00 s",
+        ],
+        [
+            "1",
+            "naive loop",
+            "step 4, 20.0 s",
+            "**5.00**",
+            "step 4, 20.0 s (first at step 4)",
+            "**5.00**",
+            "96.0 %",
+            "5.00 s",
+        ],
+        [
+            "1",
+            "Banyan",
+            "step 2, 4.0 s",
+            "–",
+            "step 2, 4.0 s (first at step 2)",
+            "–",
+            "97.0 %",
+            "2.00 s",
+        ],
     ]
     assert [(line.figure, line.target, line.met) for line in made.headline] == [
         ("10.00 times", "at least 4", True),
         ("5.00 times", "none", None),
+        ("10.00 times", "at least 4", True),
+        ("5.00 times", "none", None),
         ("97.0 % against TRL's 96.0 %", "no worse", True),
     ]
-    assert made.notes[0].endswith("TRL / Banyan, is 10.00 (target: at least 4).")
-    assert made.notes[1].endswith("naive loop / Banyan, is 5.00.")
+    assert made.machine.endswith(", load 0.5 to 2.0")
+    until = "10.00 until two measurements in a row are at 90 %; 10.00 until it stays at 90 % to"
+    assert until in made.notes[0] and made.notes[0].endswith(" (target: at least 4).")
+    assert "5.00 until two" in made.notes[1] and made.notes[1].endswith("to its end.")
 
 
 def test_a_run_that_does_not_stay_has_no_ratio() -> None:
     poor = cell()
     poor["trl"] = side(10.0, {"2": 0.95, "4": 0.5})
     made = learning.table([poor, cell()])
-    assert made.rows[0][1] == "does not stay (first at step 2)" and made.rows[0][3] == "–"
-    assert "median of 1 of 2 seeds: 20.00" in made.headline[0].what
+    assert made.rows[0][2:6] == ["never", "–", "does not stay (first at step 2)", "–"]
+    assert all("2 seeds: TRL does not, 20.00" in line.what for line in made.headline[:2])
+    assert [line.figure for line in made.headline[:2]] == ["TRL does not"] * 2
+    assert all(line.met for line in made.headline[:2])
+
+
+def test_a_run_that_was_there_and_fell_at_its_end_was_there_twice_in_a_row() -> None:
+    fallen = cell(2.0)
+    fallen["banyan"] = side(2.0, {"2": 0.91, "4": 0.8, "6": 0.9, "8": 0.9, "10": 0.88})
+    made = learning.table([fallen])
+    ours = made.rows[1]
+    assert (ours[2], ours[4]) == ("step 6, 12.0 s", "does not stay (first at step 2)")
+    twice, stays, _ = made.headline
+    assert (twice.figure, twice.met, stays.figure, stays.met) == (
+        "3.33 times",
+        False,
+        "Banyan does not",
+        False,
+    )
+
+
+def test_a_seed_of_ours_that_does_not_stay_counts_as_lost() -> None:
+    """Of 3 seeds one does not stay, one is 20 times as fast, one 5 times: the median is 5."""
+    fallen = cell()
+    fallen["banyan"] = side(1.0, {"2": 0.95, "4": 0.95, "6": 0.5})
+    made = learning.table([fallen, cell(1.0), cell(4.0)])
+    assert made.headline[1].what.endswith("median of 3 seeds: Banyan does not, 20.00, 5.00")
+    assert made.headline[1].figure == "5.00 times"
 
 
 @pytest.mark.parametrize("other", [cell(commit="def"), cell(naive=5.0)])

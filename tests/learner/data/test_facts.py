@@ -119,6 +119,16 @@ def test_parts_that_a_scorer_names_are_known() -> None:
         resolve(_recipe(optimise) | vote | {"generate": {"policy": "treepo"}})
 
 
+def test_one_leaf_of_a_prompt_is_refused_where_leaves_are_compared() -> None:
+    one = {"generate": {"policy": "iid", "settings": {"width": 1}}}
+    with pytest.raises(InvalidInput, match="rloo compares the leaves of a prompt, .* grows 1"):
+        resolve(_recipe({"advantage": "rloo"}) | one)
+    for advantage in ("reinforce++", "otr"):
+        assert resolve(_recipe({"advantage": advantage}) | one).generate.settings == {"width": 1}
+    two = {"generate": one["generate"] | {"trees": 2}}
+    assert resolve(_recipe({"advantage": "rloo"}) | two).generate.trees == 2
+
+
 def test_an_engine_without_entropies_is_refused() -> None:
     with pytest.raises(InvalidInput, match="echo needs entropies"):
         resolve(_recipe({"advantage": "echo"}) | {"resources": {"engine": "vllm"}})

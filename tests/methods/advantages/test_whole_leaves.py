@@ -9,6 +9,7 @@ import pytest
 
 from banyan import registry
 from banyan.payoff.verdict import WHOLE_LEAVES
+from banyan.plugins import traits
 from tests.methods.advantages.planting import Twig, group, leaf, planted
 
 # They compare subtrees, branches or the values of nodes.
@@ -40,3 +41,13 @@ def test_leaves_are_compared_whole(name: str) -> None:
 @pytest.mark.parametrize("name", BY_FORKS)
 def test_others_look_at_forks(name: str) -> None:
     assert name not in WHOLE_LEAVES and not is_moved(name)
+
+
+@pytest.mark.parametrize("name", sorted(registry.names("optimise")))
+def test_a_leaf_alone_teaches_where_the_estimator_says_so(name: str) -> None:
+    estimator = registry.estimator(name, {})
+    if name == "sage-skill":  # a leaf of its trees has a place with a reward of its own above it
+        assert not traits.of_estimator(estimator).alone
+        return
+    result = estimator.estimate(group(planted([leaf(1.0)]).view))
+    assert traits.of_estimator(estimator).alone == (not result.skip)
