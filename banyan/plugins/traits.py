@@ -57,12 +57,15 @@ class EstimatorTraits:
     needs_logprobs: reads the behaviour log-probs of sampled tokens
     by_steps: rewards of places inside a path count if present, so a path with an unscorable place
         takes no part; implied by a need of STEPS or INSIDE
+    alone: a leaf without another of its group teaches; else a recipe that names such an estimator
+        and grows one leaf of a prompt is refused
     """
 
     needs: Collection[str] = ()
     needs_entropy: bool = False
     needs_logprobs: bool = False
     by_steps: bool = False
+    alone: bool = False
 
     @property
     def counts_places(self) -> bool:

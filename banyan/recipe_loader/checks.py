@@ -137,6 +137,7 @@ def estimator(recipe: Recipe, policy: Any) -> None:
             f"optimise.entropy_quantile {optimise.entropy_quantile:g} needs entropies, which "
             "resources.engine vllm does not provide; use torch, or set it to 0"
         )
+    _compares_something(recipe, policy, declared)
     needs, available = set(declared.needs), set(traits.of_policy(policy).gives)
     for scorer in recipe.filter:
         if ":" in scorer.name:  # the user's own: its parts are known only when it runs
@@ -150,6 +151,19 @@ def estimator(recipe: Recipe, policy: Any) -> None:
             f"optimise.advantage {optimise.advantage} needs {' and '.join(missing)}, which neither "
             f"generate.policy {recipe.generate.policy} nor a scorer of this recipe gives; use "
             "another, or `banyan advantages` on trees that have it"
+        )
+
+
+def _compares_something(recipe: Recipe, policy: Any, declared: traits.EstimatorTraits) -> None:
+    """Raise InvalidInput where one leaf of a prompt would be compared with no other."""
+    said = traits.attribute(policy, "width") is not None  # a policy need not say how many it grows
+    leaves = traits.of_policy(policy).width * recipe.generate.trees
+    users = ":" in recipe.optimise.advantage
+    if said and leaves == 1 and not declared.alone and not users:
+        raise InvalidInput(
+            f"optimise.advantage {recipe.optimise.advantage} compares the leaves of a prompt, and"
+            f" generate.policy {recipe.generate.policy} with these settings grows 1: nothing would"
+            " be learnt; grow more, raise generate.trees, or take reinforce++"
         )
 
 

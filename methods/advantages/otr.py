@@ -14,6 +14,7 @@ log π(label).
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from banyan.plugins import checks as shared
 class Otr:
     """Settings. right: reward from which a leaf is a label."""
 
+    alone: ClassVar[bool] = True
     right: float = 0.5
 
     def __post_init__(self) -> None:

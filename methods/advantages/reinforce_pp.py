@@ -10,6 +10,7 @@ GRPO.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from methods.advantages import checks
 class ReinforcePP:
     """Settings. whiten: whether the batch is whitened."""
 
+    alone: ClassVar[bool] = True
     whiten: bool = True
 
     def __post_init__(self) -> None:
