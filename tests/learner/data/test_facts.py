@@ -121,7 +121,7 @@ def test_parts_that_a_scorer_names_are_known() -> None:
 
 def test_one_leaf_of_a_prompt_is_refused_where_leaves_are_compared() -> None:
     one = {"generate": {"policy": "iid", "settings": {"width": 1}}}
-    with pytest.raises(InvalidInput, match="rloo compares the leaves of a prompt, .* grows 1"):
+    with pytest.raises(InvalidInput, match=r"rloo compares the leaves of a prompt, .* grows 1"):
         resolve(_recipe({"advantage": "rloo"}) | one)
     for advantage in ("reinforce++", "otr"):
         assert resolve(_recipe({"advantage": advantage}) | one).generate.settings == {"width": 1}
