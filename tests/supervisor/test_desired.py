@@ -55,6 +55,8 @@ async def test_a_process_wanted_again_while_its_predecessor_waits_to_restart_is_
         supervisor._backoff = Backoff(first_s=1.0)
         store.want(("learner", 1))
         await eventually(lambda: log.exists() and log.read_text().count("\n") == 1)
+        # On a busy machine it writes before its supervisor says that it runs.
+        await eventually(lambda: pids(supervisor, "learner"))
         os.kill(pids(supervisor, "learner")[0], signal.SIGKILL)
         await eventually(lambda: rs.PROCESS_EVENT_EXITED in store.events())
         store.want()
