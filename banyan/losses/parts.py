@@ -36,17 +36,26 @@ class Aggregate:
     count: weight of a token that several paths share. paths: once for each path. nodes: once, with
         the mean of the loss over its paths; with an advantage per node that is the node's loss.
         seq-mean-token-mean is then refused, as the mean of a path has no meaning.
+    count_silent: whether the tokens and paths of groups that teach nothing count in means, with a
+        loss of 0, as in GRPO's code of TRL and verl. An update is then the smaller, the fewer
+        groups of its batch teach; else it is as large as if they were the whole batch.
     """
 
     mode: str = "token-mean"
     length: int = 0
     count: str = "paths"
+    count_silent: bool = False
 
     def __post_init__(self) -> None:
         _known("mode", self.mode, MODES)
         if self.mode in _CONSTANT and self.length < 1:
             raise ValueError(
                 f"mode {self.mode} needs `length`, a constant of at least 1 (got {self.length})"
+            )
+        if self.count_silent and self.mode == "seq-mean-token-sum-norm":
+            raise ValueError(
+                f"mode {self.mode} divides by a constant, not by what is counted; leave"
+                " count_silent out"
             )
         if self.count not in ("paths", "nodes"):
             raise ValueError(f"count {self.count!r} must be paths or nodes")

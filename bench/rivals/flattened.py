@@ -16,11 +16,11 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from services.learner import losses
 from services.learner.attention import matmuls, tree_attention
+from services.learner.losses.aggregate import totals_of
 from services.learner.model.load import Pass, forward, output_weight, predictions, prepare
 from services.learner.packing import node_spans, packing, unroll
 from services.learner.packing.packing import PackedSequence
 from services.learner.training import gather
-from services.learner.training.trainer import totals_of
 
 VOCABULARY = 49_152
 SIZES: dict[str, dict[str, int]] = {

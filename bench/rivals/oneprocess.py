@@ -166,10 +166,15 @@ class OneProcess:
         t2 = time.perf_counter()
         budget = self.recipe.optimise.tokens_per_row
         lesson = build_lesson(
-            scored, self.estimator, lambda tree, leaf: False, self.policy.digest, budget
+            scored,
+            self.estimator,
+            lambda tree, leaf: False,
+            self.policy.digest,
+            budget,
+            targets=self.trainer.loss.targets,
         )
         t3 = time.perf_counter()
-        report = self.trainer.step(lesson.sequences, number)
+        report = self.trainer.step(lesson.sequences, number, silent=lesson.silent)
         t4 = time.perf_counter()
         self.refresh()
         t5 = time.perf_counter()

@@ -167,7 +167,7 @@ class InProcess:
         batch = Batch(number, specs, _by_group(specs, trees))
         self._rows.learn(batch, allocations)
         lesson = self._lesson(batch)
-        report = self._trainer.step(lesson.sequences, number, lesson.sizes)
+        report = self._trainer.step(lesson.sequences, number, lesson.sizes, lesson.silent)
         self._publish(number + 1)
         self.update = Update(batch, lesson, report)
         counts.trained = sum(len(row.token_U) for row in lesson.sequences)

@@ -252,7 +252,7 @@ class Learner:
             )
             prepare_seconds = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, **attributes):
-                timed = await self._torch.step(lesson.sequences, step, lesson.sizes)
+                timed = await self._torch.step(lesson, step)
             metrics = step_report.numbers(lesson, timed, step + 1)
             metrics["prepare_seconds"] = prepare_seconds
             metrics |= await self._drift.measure(step + 1, timed.report.learning_rate)

@@ -14,10 +14,10 @@ from bench.rivals.flattened import Shape, tree
 from bench.trl.alone import alone
 from services.learner import losses
 from services.learner.data.credit import ScoredTree
+from services.learner.losses.aggregate import totals_of
 from services.learner.model.load import forward, prepare
 from services.learner.packing.packing import PackedSequence
 from services.learner.training import gather
-from services.learner.training.trainer import totals_of
 from services.rollout.engines.torch_engine.engine import TorchEngine
 from services.rollout.engines.torch_engine.forward import Forward
 from services.rollout.engines.torch_engine.kv.kv_budget import Limits

@@ -29,6 +29,7 @@ from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import LeafObservations
 from services.learner.packing.loss_targets import PATHS, LossTargets
 from services.learner.packing.packing import PackedSequence
+from services.learner.packing.silent import NONE, Silent, silent
 from services.learner.packing.unroll import TreePart
 
 Pack = Callable[[Iterable[TreePart], int], list[PackedSequence]]
@@ -42,12 +43,14 @@ class Lesson:
     credits: the groups with their advantages.
     metrics: sizes and rewards of the batch.
     sizes: sequences of each minibatch, in order; empty if all are one minibatch.
+    silent: size of the groups that teach nothing, where the loss counts them.
     """
 
     sequences: list[PackedSequence]
     credits: list[Credit]
     metrics: dict[str, float] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
+    silent: Silent = NONE
 
 
 def build_lesson(
@@ -84,6 +87,7 @@ def build_lesson(
         credits=credits,
         metrics=_metrics(credits, [part for parts in by_group for part in parts]),
         sizes=tuple(len(sequences) for sequences in packed),
+        silent=silent(_silent_parts(credits, policy, targets)) if targets.silent else NONE,
     )
 
 
@@ -144,6 +148,19 @@ def _parts(
                 factor_N_T = advantages.factor_G_N_T[index]
                 part = shaping.shaped(part, view, leaves, factor_N_T, targets)
             yield part
+
+
+def _silent_parts(
+    credits: Sequence[Credit], policy: bytes, targets: LossTargets
+) -> Iterator[TreePart]:
+    """Yield the trees of the groups that teach nothing, without those that are left out as too
+    many."""
+    for credit in credits:
+        if credit.advantages.skip in ("", most_groups_module.BEYOND):
+            continue
+        for view, leaf_L in zip(credit.group.trees, credit.advantages.leaf_G_L, strict=True):
+            leaves = unroll.trained_leaves(leaf_L)
+            yield unroll.unroll(view, leaves, leaf_L, None, policy, targets=targets)
 
 
 def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, float]:

@@ -1,16 +1,20 @@
 """Aggregation: a weight per token, so that losses of sequences add up to the loss of the batch.
 
-Paths without a trained token count nowhere.
+Paths without a trained token count nowhere; those of groups that teach nothing count where the
+loss says so.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from banyan.losses import parts as settings
 from banyan.losses.parts import MODES
+from services.learner.packing.packing import PackedSequence
+from services.learner.packing.silent import Silent
 
-__all__ = ["MODES", "Aggregate", "Totals"]
+__all__ = ["MODES", "Aggregate", "Totals", "totals_of"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,28 @@ class Totals:
     weight: mean importance weight.
     """
 
-    tokens: int
-    paths: int
+    tokens: float
+    paths: float
     unique: float = 0.0
     weight: float = 1.0
+
+    def beside(self, silent: Silent) -> "Totals":
+        """Return the totals with those of paths whose loss is 0."""
+        return replace(
+            self,
+            tokens=self.tokens + silent.tokens,
+            paths=self.paths + silent.paths,
+            unique=self.unique + silent.unique,
+        )
+
+
+def totals_of(sequences: Sequence[PackedSequence]) -> Totals:
+    """Return the trained path tokens, paths and unique tokens of sequences."""
+    return Totals(
+        tokens=sum(int(sequence.mask_P_T.sum()) for sequence in sequences),
+        paths=sum(len(sequence.mask_P_T) for sequence in sequences),
+        unique=sum(float(sequence.share_P_T.sum()) for sequence in sequences),
+    )
 
 
 class Aggregate(settings.Aggregate):

@@ -61,7 +61,8 @@ class Composed(settings.Composed):
     @cached_property
     def targets(self) -> LossTargets:
         """Tokens that the loss is taken on."""
-        return LossTargets(frozenset(Origin[origin.upper()] for origin in self.forced))
+        forced = frozenset(Origin[origin.upper()] for origin in self.forced)
+        return LossTargets(forced, silent=self.aggregate.count_silent)
 
     # -- its value --
 

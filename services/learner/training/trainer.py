@@ -19,12 +19,13 @@ from banyan.recipe import Optimise
 from banyan.runtime import torch_environment
 from services.learner import losses
 from services.learner.data.credit import ScoredTree
-from services.learner.losses.aggregate import Totals
+from services.learner.losses.aggregate import Totals, totals_of
 from services.learner.model import lora
 from services.learner.model import value_head as head
 from services.learner.model.load import Pass, budget, forward, output_weight, recompute
 from services.learner.model.master_weights import Masters
 from services.learner.packing.packing import PackedSequence
+from services.learner.packing.silent import NONE, Silent
 from services.learner.training import adam_state, drift, gather, reference
 from services.learner.training.schedule import learning_rate
 from services.learner.training.step_sums import StepSums, mean_of_finite
@@ -80,6 +81,7 @@ class Trainer:
         self.on_pass: Callable[[], None] = lambda: None
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         self.budget = budget(model, optimise.tokens_per_row)
+        self._beside = NONE
         self._refuse_impossible()
         if optimise.recompute:
             recompute(model)
@@ -101,11 +103,14 @@ class Trainer:
                 " take a loss of paths"
             )
 
-    def step(self, sequences: Sequences, step: int, sizes: Sequence[int] = ()) -> StepReport:
+    def step(
+        self, sequences: Sequences, step: int, sizes: Sequence[int] = (), silent: Silent = NONE
+    ) -> StepReport:
         """Train on the sequences of the batch that makes policy `step + 1`.
 
         sizes: number of sequences of each minibatch, which is an optimizer step of each epoch;
             empty for a single minibatch
+        silent: what else counts in the means of the batch
         """
         minibatches = [part for part in _split(sequences, sizes) if self._totals(part).tokens]
         rate, sums = learning_rate(self.optimise, step), StepSums()
@@ -114,6 +119,7 @@ class Trainer:
         # The old log-probs of the first minibatch are those of its first pass.
         proximal_M: list[OldLogprobs] = [[None] * len(minibatches[0])]
         proximal_M += [self._proximal(part) for part in minibatches[1:]]
+        self._beside = silent.share(len(minibatches))
         for epoch in range(self.optimise.epochs):
             for number, minibatch in enumerate(minibatches):
                 first = epoch == 0
@@ -158,7 +164,7 @@ class Trainer:
 
         first: whether these sequences are computed for the first time
         """
-        totals = self._totals(sequences)
+        totals = self._totals(sequences).beside(self._beside)
         if self.loss.needs_survey:
             totals = replace(totals, weight=self._mean_importance(sequences, proximal))
         self.masters.clear()
@@ -325,15 +331,6 @@ def _split(sequences: Sequences, sizes: Sequence[int]) -> list[Sequences]:
     """Return the sequences of each minibatch."""
     ends = list(accumulate(sizes or [len(sequences)]))
     return [sequences[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def totals_of(sequences: Sequences) -> Totals:
-    """Return the trained path tokens, paths and unique tokens of sequences."""
-    return Totals(
-        tokens=sum(int(sequence.mask_P_T.sum()) for sequence in sequences),
-        paths=sum(len(sequence.mask_P_T) for sequence in sequences),
-        unique=sum(float(sequence.share_P_T.sum()) for sequence in sequences),
-    )
 
 
 def settle(threads: int | None, device: torch.device | None = None) -> None:

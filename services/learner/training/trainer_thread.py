@@ -21,7 +21,7 @@ from services.chassis.weights import file
 from services.chassis.weights.file import WeightManifest
 from services.learner.checkpoints.checkpoint import Adapter, Mark, Snapshot
 from services.learner.data import from_store
-from services.learner.data.prepare import Preparation
+from services.learner.data.prepare import Lesson, Preparation
 from services.learner.packing import packing
 from services.learner.packing.packing import PackedSequence
 from services.learner.packing.unroll import TreePart
@@ -170,15 +170,13 @@ class TorchThread:
         """Pack pieces of trees into the sequences of this trainer."""
         return packing.pack(pieces, budget)
 
-    async def step(
-        self, sequences: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
-    ) -> Timed:
-        """Take the optimizer steps of a batch; sizes: number of sequences of each minibatch."""
+    async def step(self, lesson: Lesson, step: int) -> Timed:
+        """Take the optimizer steps of a batch."""
 
         def train() -> Timed:
             self._follow()
             begun = time.monotonic()
-            report = self.trainer.step(sequences, step, sizes)
+            report = self.trainer.step(lesson.sequences, step, lesson.sizes, lesson.silent)
             return Timed(report, time.monotonic() - begun)
 
         return await self.run(train, "a step", PASS_S)

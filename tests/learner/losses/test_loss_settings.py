@@ -20,6 +20,12 @@ def test_a_recipe_may_name_every_loss() -> None:
         ("ppo-clip", {"clip": 0.2}, "no setting 'clip'"),
         ("reinforce", {"mode": "mean"}, "mode 'mean'"),
         ("ppo-clip", {"mode": "seq-mean-token-sum-norm"}, "needs `length`"),
+        (
+            "ppo-clip",
+            {"mode": "seq-mean-token-sum-norm", "length": 9, "count_silent": True},
+            "leave count_silent out",
+        ),
+        ("ppo-clip", {"count_silent": 1}, "count_silent must be true or false, got 1"),
         ("ppo-clip", {"dual_clip": 1.1}, "dual_clip"),
         ("ppo-clip", {"delta": 1.1}, "delta 1.1 must be above"),
         ("ppo-clip", {"clip_low": "wide"}, "clip_low must be a finite number, got 'wide'"),

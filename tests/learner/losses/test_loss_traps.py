@@ -40,9 +40,9 @@ def slopes(
     sequence: PackedSequence, logp: Any, name: str, given_settings: dict[str, Any]
 ) -> list[float]:
     """Return the gradient at each prediction of a sequence with these log-probs."""
+    from services.learner.losses.aggregate import totals_of
     from services.learner.model.load import Pass
     from services.learner.training import gather as gathering
-    from services.learner.training.trainer import totals_of
 
     logp_E = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
     gathered = gathering.tokens(

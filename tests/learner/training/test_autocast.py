@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from banyan.recipe import Optimise
+from services.learner.losses.aggregate import totals_of
 from services.learner.model.load import forward, prepare
 from services.learner.training import gather
-from services.learner.training.trainer import Trainer, settle, totals_of
+from services.learner.training.trainer import Trainer, settle
 from tests.learner.random_sequences import sequences_of
 
 # Of a gradient's norm: bfloat16 has 8 bits, and a model of two layers some 30 consecutive products.

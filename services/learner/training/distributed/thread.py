@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from banyan.recipe import Recipe
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
+from services.learner.data.prepare import Lesson
 from services.learner.packing.packing import PackedSequence
 from services.learner.packing.unroll import TreePart
 from services.learner.training.distributed import cost, split
@@ -85,13 +86,14 @@ class RankThread(TorchThread):
         """Pack pieces of trees into the sequences of all ranks (split.pack)."""
         return split.pack(pieces, budget, self._rank_group.size, self._costs)
 
-    async def step(
-        self, sequences: Sequence[PackedSequence], step: int, sizes: Sequence[int] = ()
-    ) -> Timed:
-        """Take the optimizer steps of a batch; sizes: sequences of each minibatch, of all ranks."""
+    async def step(self, lesson: Lesson, step: int) -> Timed:
+        """Take the optimizer steps of a batch; its minibatches hold sequences of all ranks."""
         ranks = self._rank_group.size
-        own_sizes = tuple(size // ranks for size in sizes)
-        parts = [(split.of_rank(sequences, rank, ranks), step, own_sizes) for rank in range(ranks)]
+        own_sizes = tuple(size // ranks for size in lesson.sizes)
+        parts = [
+            (split.of_rank(lesson.sequences, rank, ranks), step, own_sizes, lesson.silent)
+            for rank in range(ranks)
+        ]
 
         def train() -> Timed:
             begun = time.monotonic()

@@ -12,17 +12,18 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from services.learner.losses.aggregate import Totals
+from services.learner.losses.aggregate import Totals, totals_of
 from services.learner.model import canary
 from services.learner.model.load import Pass
 from services.learner.packing.packing import PackedSequence
+from services.learner.packing.silent import NONE, Silent
 from services.learner.training.adam_state import KINDS
 from services.learner.training.distributed import split
 from services.learner.training.distributed.fsdp_module import sharded
 from services.learner.training.distributed.rank_group import RankGroup
 from services.learner.training.distributed.shards import Shards, restored
 from services.learner.training.step_sums import StepSums
-from services.learner.training.trainer import Sequences, StepReport, Trainer, totals_of
+from services.learner.training.trainer import Sequences, StepReport, Trainer
 
 
 class RankTrainer(Trainer):
@@ -44,10 +45,19 @@ class RankTrainer(Trainer):
 
     # -- a step --
 
-    def step(self, sequences: Sequences, step: int, sizes: Sequence[int] = ()) -> StepReport:
-        """Train on this rank's sequences of the batch that makes policy `step + 1`."""
+    def step(
+        self,
+        sequences: Sequences,
+        step: int,
+        sizes: Sequence[int] = (),
+        silent: Silent = NONE,
+    ) -> StepReport:
+        """Train on this rank's sequences of the batch that makes policy `step + 1`.
+
+        silent: of all ranks
+        """
         with self._rank_group.guarded(f"step {step}"):
-            return super().step(sequences, step, sizes)
+            return super().step(sequences, step, sizes, silent)
 
     def drift(self, sequences: Sequences) -> dict[str, float]:
         """Measure the distance from the start, on sequences that every rank has."""

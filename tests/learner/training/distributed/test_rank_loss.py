@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.learner.data.prepare import Lesson
 from services.learner.training.distributed import split
 from services.learner.training.distributed.rank_loss import RankLost
 from services.learner.training.distributed.thread import RankThread
@@ -55,7 +56,7 @@ async def test_a_rank_lost_in_a_step(
     rows = thread.pack(pieces_of(forest, 0), 60)
     os.kill(fresh.workers.ranks[1].pid, how)
     with pytest.raises(RankLost, match=r"rank 0 at .*: rank 1 gives no sign of life"):
-        await asyncio.wait_for(thread.step(rows, 0), DEADLINE_S + 20)
+        await asyncio.wait_for(thread.step(Lesson(rows, []), 0), DEADLINE_S + 20)
 
 
 @pytest.mark.slow
@@ -84,4 +85,4 @@ async def test_a_rank_that_fails_is_named_with_its_cause(
     with pytest.raises(
         RankLost, match="rank 1 failed: AttributeError: 'str' object has no attribute"
     ):
-        await asyncio.wait_for(thread.step(rows, 0), DEADLINE_S + 20)
+        await asyncio.wait_for(thread.step(Lesson(rows, []), 0), DEADLINE_S + 20)
