@@ -201,7 +201,7 @@ PARTS: Mapping[str, str] = {
     "Composed.shaping": "no tokens are forced",
     "Aggregate.mode": "loss_type dapo is token-mean",
     "Aggregate.length": "of other modes",
-    "Aggregate.count_silent": "TRL counts groups without a spread in its mean; ours does not by default",
+    "Aggregate.count_silent": "TRL counts groups without a spread, ours by default not",
     "Aggregate.count": "paths: as TRL",
     "Grpo.scale": "scale_rewards",
     "Grpo.epsilon": "1e-4 in TRL",
