@@ -323,6 +323,6 @@ def _report(result: Result, name: str, turns: Sequence[Turn]) -> None:
     ):
         seconds = mean(x for turn in loads for x in turn[WARM:])
         result.add(f"{name}: the node's verifying and loading of a policy{where}", seconds, "s")
-    for what in ("sample", "score", "study", "train", "refresh"):
+    for what in ("sample", "score", "prepare", "train", "refresh"):
         spent = mean(x for t in turns for x in getattr(t.alone.seconds, what)[WARM:])
         result.add(f"{name}, one process: {what}", spent, "s")

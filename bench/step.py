@@ -70,9 +70,14 @@ def _tree_step(
         groups.append((str(g), [ScoredTree(tree, leaves, scores)]))
     budget = process.recipe.optimise.tokens_per_row
     lesson = build_lesson(
-        groups, process.estimator, lambda tree, leaf: False, process.policy.digest, budget
+        groups,
+        process.estimator,
+        lambda tree, leaf: False,
+        process.policy.digest,
+        budget,
+        targets=process.trainer.loss.targets,
     )
-    process.trainer.step(lesson.sequences, number)
+    process.trainer.step(lesson.sequences, number, silent=lesson.silent)
     t2 = time.perf_counter()
     process.refresh()
     return t1 - t0, t2 - t1

@@ -1,11 +1,11 @@
 """The course of one run of an arm: steps until its policy is right, or its tokens are spent."""
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from bench.harness.curve import twice_at
 from bench.trees.process import Counts, InProcess
 
 LEAST = 0.9
@@ -64,7 +64,5 @@ def reached(course: Course, what: str = "sampled", least: float = LEAST) -> floa
     None if there are no two.
     """
     points = course["points"]
-    for first, second in itertools.pairwise(points):
-        if first["accuracy"] >= least and second["accuracy"] >= least:
-            return float(first[what])
-    return None
+    at = twice_at({number: point["accuracy"] for number, point in enumerate(points)}, least)
+    return None if at is None else float(points[at][what])

@@ -2,9 +2,11 @@
 
 A ratio is one of geometric means over seeds. Its interval is Welch's on logarithms, or, where a run
 of either arm did not get there within its cap, a percentile bootstrap in which that run counts as
-its cap: the ratio is then a bound, and named so.
+its cap: the ratio is then a bound, and named so. Its p is that of a permutation test: a bootstrap
+of few runs draws hardly any but those that it has, and would say 0.
 """
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -32,7 +34,7 @@ class Ratio:
     """Ratio between two arms: above 1 the second spent less.
 
     low, high: 95 % interval
-    p: two-sided probability of such a ratio if there were none; NaN with a bootstrap of none
+    p: two-sided probability of such a ratio if there were none
     exact: no run was censored
     """
 
@@ -50,8 +52,7 @@ def ratio(first: Sequence[Spent], second: Sequence[Spent], alpha: float = 0.05) 
         estimate = math.exp(fmean(logs[0]) - fmean(logs[1]))
         differences = bootstrap(logs[0], logs[1], fmean)
         low, high = (math.exp(x) for x in percentiles(differences, alpha))
-        above = sum(x > 0 for x in differences) / len(differences)
-        return Ratio(estimate, low, high, 2 * min(above, 1 - above), exact=False)
+        return Ratio(estimate, low, high, permuted(logs[0], logs[1]), exact=False)
     difference, error, freedom = welch(logs[0], logs[1])
     if not error:
         same = math.exp(difference)
@@ -97,6 +98,19 @@ def bootstrap(
         mean(rng.choices(first, k=len(first))) - mean(rng.choices(second, k=len(second)))
         for _ in range(draws)
     ]
+
+
+def permuted(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the share of all ways to deal the runs to both arms that differ as much in means."""
+    runs, count = [*first, *second], len(first)
+    whole, seen, ways = math.fsum(runs), abs(fmean(first) - fmean(second)), 0
+    extreme = 0
+    for dealt in itertools.combinations(runs, count):
+        own = math.fsum(dealt)
+        apart = abs(own / count - (whole - own) / len(second))
+        ways += 1
+        extreme += apart >= seen - 1e-12
+    return extreme / ways
 
 
 def percentiles(values: Sequence[float], alpha: float) -> tuple[float, float]:

@@ -109,12 +109,14 @@ def alone() -> Iterator[None]:
     ) -> tuple[list[Group], list[Request]]:
         return [Group(request.prefix_P, [request], Match((), 0)) for request in requests], []
 
-    def lesson(scored: Any, estimator: Any, stale: Any, policy: bytes, budget: int) -> Any:
+    def lesson(
+        scored: Any, estimator: Any, stale: Any, policy: bytes, budget: int, **more: Any
+    ) -> Any:
         def pack(pieces: Iterable[Any], _: int) -> list[packing.PackedSequence]:
             return packing.pack(pieces, budget)
 
         # With a budget of 0 each path is a part of its own.
-        return build_lesson(scored, estimator, stale, policy, 0, pack=pack)
+        return build_lesson(scored, estimator, stale, policy, 0, pack=pack, **more)
 
     with (
         mock.patch.object(engine, "next_wave", wave),

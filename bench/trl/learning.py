@@ -94,23 +94,22 @@ def _stays(end: Reached) -> str:
 
 
 def _ratio(of: dict[str, Reached], label: str, what: str) -> float | None:
+    """Return a seed's ratio: 0 where only the rival is there, endless where only ours is."""
     theirs, ours = getattr(of[label], what), getattr(of[OURS], what)
-    return None if theirs is None or ours is None else theirs / ours
+    if theirs is None:
+        return None if ours is None else math.inf
+    return 0.0 if ours is None else theirs / ours
 
 
 def _ratio_shown(of: dict[str, Reached], label: str, what: str) -> str:
     ratio = None if label == OURS else _ratio(of, label, what)
-    return "–" if ratio is None else f"**{ratio:.2f}**"
+    return f"**{ratio:.2f}**" if ratio and ratio < math.inf else "–"
 
 
 def _ratios(ends: Sequence[dict[str, Reached]], label: str, what: str) -> list[float]:
-    """Return a ratio for each seed: 0 where only the rival is there, endless where only ours is."""
-    found = []
-    for of in ends:
-        theirs, ours = getattr(of[label], what), getattr(of[OURS], what)
-        if theirs is not None or ours is not None:
-            found.append(math.inf if theirs is None else 0.0 if ours is None else theirs / ours)
-    return found
+    """Return the ratios of all seeds with which either side is there."""
+    found = (_ratio(of, label, what) for of in ends)
+    return [ratio for ratio in found if ratio is not None]
 
 
 def _shown(ratio: float, label: str) -> str:

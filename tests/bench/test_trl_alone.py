@@ -16,6 +16,7 @@ from services.learner import losses
 from services.learner.data.credit import ScoredTree
 from services.learner.losses.aggregate import totals_of
 from services.learner.model.load import forward, prepare
+from services.learner.packing.loss_targets import PATHS
 from services.learner.packing.packing import PackedSequence
 from services.learner.training import gather
 from services.rollout.engines.torch_engine.engine import TorchEngine
@@ -65,7 +66,9 @@ def lesson(budget: int) -> Any:
         )
     settings = Optimise()
     estimator = registry.build("optimise", settings.advantage, settings.advantage_settings)
-    return oneprocess.build_lesson(groups, estimator, lambda tree, leaf: False, b"now", budget)
+    return oneprocess.build_lesson(
+        groups, estimator, lambda tree, leaf: False, b"now", budget, targets=PATHS
+    )
 
 
 @pytest.fixture(scope="module")

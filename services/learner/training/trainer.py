@@ -81,7 +81,6 @@ class Trainer:
         self.on_pass: Callable[[], None] = lambda: None
         self.loss = losses.build(optimise.loss, optimise.loss_settings)
         self.budget = budget(model, optimise.tokens_per_row)
-        self._beside = NONE
         self._refuse_impossible()
         if optimise.recompute:
             recompute(model)
@@ -119,11 +118,13 @@ class Trainer:
         # The old log-probs of the first minibatch are those of its first pass.
         proximal_M: list[OldLogprobs] = [[None] * len(minibatches[0])]
         proximal_M += [self._proximal(part) for part in minibatches[1:]]
-        self._beside = silent.share(len(minibatches))
+        own_silent = silent.share(len(minibatches))
         for epoch in range(self.optimise.epochs):
             for number, minibatch in enumerate(minibatches):
-                first = epoch == 0
-                logprobs = self._minibatch(minibatch, proximal_M[number], rate, sums, first=first)
+                first, totals = epoch == 0, self._totals(minibatch).beside(own_silent)
+                logprobs = self._minibatch(
+                    minibatch, proximal_M[number], totals, rate, sums, first=first
+                )
                 if first and number == 0:
                     proximal_M[0] = logprobs
         return self._report(rate, self._over_ranks(sums))
@@ -155,6 +156,7 @@ class Trainer:
         self,
         sequences: Sequences,
         proximal: OldLogprobs,
+        totals: Totals,
         rate: float,
         sums: StepSums,
         *,
@@ -162,9 +164,9 @@ class Trainer:
     ) -> OldLogprobs:
         """Take one optimizer step, and return the log-probs before it.
 
+        totals: what the minibatch's means are taken over
         first: whether these sequences are computed for the first time
         """
-        totals = self._totals(sequences).beside(self._beside)
         if self.loss.needs_survey:
             totals = replace(totals, weight=self._mean_importance(sequences, proximal))
         self.masters.clear()

@@ -36,7 +36,8 @@ def test_a_run_that_did_not_get_there_counts_as_its_cap_and_the_ratio_is_a_bound
     logs = [math.log(x) for x in (100, 110, 120, 200)], [math.log(x) for x in (50, 55, 60, 52)]
     assert not found.exact
     assert found.estimate == pytest.approx(math.exp((sum(logs[0]) - sum(logs[1])) / 4))
-    assert 1.5 < found.low < found.estimate < found.high < 4 and found.p == 0.0
+    assert 1.5 < found.low < found.estimate < found.high < 4
+    assert found.p == pytest.approx(2 / 70)  # of 8 over 4 ways, this one and its mirror
     assert figures.ratio(first, _spent(50, 55, 60, 52)) == found  # drawn the same each time
 
 
@@ -56,7 +57,10 @@ def test_holm_adjusts_for_the_number_of_comparisons() -> None:
     assert figures.holm((0.9, 0.8)) == [1.0, 1.0]
 
 
-def test_a_bound_has_a_two_sided_probability() -> None:
-    """Means of two draws of {0, 1} are 0, 1/2, 1 with 1/4, 1/2, 1/4: above the other with 5/16."""
-    found = figures.ratio([Spent(100), Spent(200, censored=True)], _spent(100, 200))
-    assert found.p == pytest.approx(10 / 16, abs=0.02)
+def test_a_bound_has_the_probability_of_all_ways_to_deal_its_runs() -> None:
+    """Of five runs each three of one arm get there: as Fisher's exact test, 2 · C(7, 2) of 252."""
+    caps = [Spent(1000, censored=True)] * 5
+    some = [*_spent(500, 600, 700), *caps[:2]]
+    assert figures.ratio(caps, some).p == pytest.approx(42 / 252)
+    assert figures.ratio(some, caps).p == pytest.approx(42 / 252)
+    assert figures.ratio([Spent(100), Spent(200, censored=True)], _spent(100, 200)).p == 1.0

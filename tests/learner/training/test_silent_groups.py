@@ -120,6 +120,13 @@ def test_a_leaf_without_a_reward_is_not_counted(forest: Any) -> None:
     assert lesson_of(groups, Grpo(), {"count_silent": True}).silent.paths == 3
 
 
+def test_a_group_without_any_reward_is_not_counted(forest: Any) -> None:
+    groups = groups_of(forest, [0.0, 1.0], [1.0, 1.0, 1.0, 1.0])
+    tree = groups[1][1][0]
+    groups[1][1][0] = replace(tree, rewards=dict.fromkeys(tree.leaves))
+    assert lesson_of(groups, Grpo(), {"count_silent": True}).silent == NONE
+
+
 def test_minibatches_share_them(tiny_llama: Callable[..., Any], forest: Any) -> None:
     """Two minibatches of one group each: each has half of what is silent beside it."""
     settings = {"count_silent": True}

@@ -46,11 +46,7 @@ class RankTrainer(Trainer):
     # -- a step --
 
     def step(
-        self,
-        sequences: Sequences,
-        step: int,
-        sizes: Sequence[int] = (),
-        silent: Silent = NONE,
+        self, sequences: Sequences, step: int, sizes: Sequence[int] = (), silent: Silent = NONE
     ) -> StepReport:
         """Train on this rank's sequences of the batch that makes policy `step + 1`.
 
