@@ -44,8 +44,13 @@ def cost(cell: Cell) -> float:
 
 
 def spent(cell: Cell, what: str = "sampled") -> Spent:
-    """Return what a run spent until it got there."""
+    """Return what a run spent until it got there.
+
+    Sampled tokens of one that did not are its cap: by how much its last update went beyond depends
+    on how large updates are.
+    """
     there = course.reached(cell, what)
     if there is not None:
         return Spent(there)
-    return Spent(float(cell["points"][-1][what]), censored=True)
+    spent_then = cell["cap"] if what == "sampled" else cell["points"][-1][what]
+    return Spent(float(spent_then), censored=True)

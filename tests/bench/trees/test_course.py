@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from bench.trees import arms, course
+from bench.trees import arms, choice, course
 from bench.trees.arms import ARMS, Setting, Task
+from bench.trees.figures import Spent
 from bench.trees.process import Counts
 from bench.trees.protocol import SCREENED
 
@@ -129,3 +130,9 @@ def test_without_few_rows_first_all_are_measured_each_time_and_as_often_as_asked
         (0.92, 512, 4),
         (0.93, 512, 6),
     ]
+
+
+def test_tokens_of_a_run_that_did_not_get_there_are_its_cap_not_those_of_its_last_update() -> None:
+    cell = {"cap": 1000, "points": [{"accuracy": 0.1, "sampled": 1009, "processor_s": 7.0}]}
+    assert choice.spent(cell) == Spent(1000.0, censored=True)
+    assert choice.spent(cell, "processor_s") == Spent(7.0, censored=True)
