@@ -75,7 +75,8 @@ def test_a_turn_tells_every_stage_of_both_ways() -> None:
     figures = {what: figure for what, figure, _, _ in result.rows}
     assert figures["made: overhead with the weight hand-over"] == pytest.approx(50.0)
     # Two steps count; less the hand-overs of 0.75 s they are 4.5 s.
-    assert figures["made: overhead without it"] == pytest.approx(12.5)
+    assert figures["made: overhead without the hand-over"] == pytest.approx(12.5)
     assert figures["made: in one process, a step"] == 2.0
+    assert figures["made: added by the services, a step"] == pytest.approx(1.0)
     assert all(figures[f"made, one process: {name}"] == 1.0 for name in parts)
     assert all(figures[f"made, services: {stage}"] == 1.0 for stage in STAGES)
