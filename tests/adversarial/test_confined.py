@@ -1,4 +1,8 @@
-"""The corpus on what a process confines: patterns, foreign scorers, programs, users' functions."""
+"""The corpus on what a process confines: patterns, foreign scorers, programs, users' functions.
+
+Here are those cases that no store could hold or that take a score's whole time; all others go the
+whole way of a score in test_event_path.py, through the same processes.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from banyan.plugins import Scored, Unscorable
+from banyan.text.printable import textual
 from services.verifier.jail.chosen import ChosenJail
 from services.verifier.sandbox.limits import Limits
 from services.verifier.sandbox.pool import Pool
@@ -14,7 +19,6 @@ from services.verifier.scoring import Scoring
 from tests.adversarial.corpus.case import Case
 from tests.adversarial.corpus.every import confined
 from tests.adversarial.judged import judged, wrongs
-from tests.adversarial.test_pure import CONFINED
 
 pytestmark = pytest.mark.slow
 AT_ONCE = 4
@@ -38,8 +42,8 @@ async def outcomes_of(scoring: Scoring, cases: list[Case]) -> list[Scored | Unsc
 
 
 async def test_nothing_crashes_and_nothing_is_paid_that_is_not_earned(scoring: Scoring) -> None:
-    cases = [case for case in confined() if not case.exhausts]
-    assert {case.subject.scorer for case in cases} >= CONFINED
+    cases = [case for case in confined() if not case.exhausts and not textual(case.completion)]
+    assert cases
     assert wrongs(cases, await outcomes_of(scoring, cases)) == []
 
 

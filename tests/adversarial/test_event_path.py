@@ -25,6 +25,7 @@ from tests.adversarial import lag
 from tests.adversarial.corpus.every import confined, pure
 from tests.adversarial.judged import wrongs
 from tests.adversarial.stores import Stored, Stores, messages, stored
+from tests.adversarial.test_pure import CONFINED
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 ROOT = Path(__file__).parents[2]
@@ -95,6 +96,7 @@ async def test_every_leaf_is_scored_as_it_should_be_and_nothing_waits(
 ) -> None:
     # A store's texts are UTF-8, which has no lone surrogates.
     cases = [c for c in (*pure(), *confined()) if textual(c.completion) and not c.exhausts]
+    assert {case.subject.scorer for case in cases} >= CONFINED
     leaves, found = stored(cases), dict[bytes, tree_pb2.Score]()
     bus = await Bus.connect(nats_server.url, "test")
     await bus.ensure_streams()

@@ -1,9 +1,11 @@
 """Cells of the experiment `trees` run in one process: they make the policies that services make."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import torch
 from safetensors.torch import load_file
 
@@ -13,7 +15,7 @@ from bench.trees import policy
 from bench.trees.arms import ARMS, Task
 from bench.trees.process import InProcess
 from services.chassis.weights.file import HEAD
-from tests.faults.harness import system, tiny_model
+from tests.faults.harness import System, system, tiny_model
 
 pytestmark = pytest.mark.slow
 STEPS = 2
@@ -25,6 +27,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny_model(tmp_path_factory.mktemp("model"), vocab=len(policy.LETTERS))
     policy.tokenizer_in(folder)
     return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """Start services for all runs, one after the other."""
+    async with system(tmp_path_factory.mktemp("state")) as started:
+        yield started
 
 
 PAID_BY_LENGTH = {"name": "length", "settings": {"least": 15, "most": 16, "buffer": 8}}
@@ -93,14 +102,14 @@ def _recipe(name: str, model: Path, changes: dict[str, Any]) -> Recipe:
         pytest.param("iid-grpo", PRUNED, id="pruned by a head"),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_services_make_the_same_policy(
-    name: str, changes: dict[str, Any], model: Path, tmp_path: Path
+    name: str, changes: dict[str, Any], model: Path, running: System
 ) -> None:
     recipe = _recipe(name, model, changes)
-    async with system(tmp_path) as started:
-        run_id = await started.create(recipe.model_dump())
-        assert (await started.finish()).state == rs.RUN_STATE_SUCCEEDED
-    last = max(tmp_path.glob("runs/*/checkpoints/*/model.safetensors"))
+    run_id = await running.create(recipe.model_dump())
+    assert (await running.finish()).state == rs.RUN_STATE_SUCCEEDED
+    last = max(running.state.glob(f"runs/{run_id}/checkpoints/*/model.safetensors"))
     process = InProcess(recipe, run_id)
     before = {name: weight.clone() for name, weight in process.weights().items()}
     for number in range(STEPS):
