@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -52,10 +53,7 @@ class WarmProcess:
     def __init__(self, log_file: Path) -> None:
         self._log = log_file
         self._key: Key | None = None  # of a process that has imported all
-        self._process: asyncio.subprocess.Process | None = None
-        self._handle = -1
-        """Descriptor of the process. Signals of `asyncio` wait for an ended one, and so may keep
-        its status from who awaits it."""
+        self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._turn = asyncio.Lock()
         self._over = False
@@ -109,15 +107,14 @@ class WarmProcess:
         self._key = None
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as out:
-            self._process = await asyncio.create_subprocess_exec(
-                *(*OURS, "services.chassis.process.forking", *IMPORTED),
+            self._process = subprocess.Popen(
+                (*OURS, "services.chassis.process.forking", *IMPORTED),
                 stdin=theirs.fileno(),
                 stdout=out,
                 stderr=out,
                 env=environ,
                 start_new_session=True,
             )
-        self._handle = os.pidfd_open(self._process.pid)
         self._requests.setblocking(False)
         try:
             async with asyncio.timeout(LOAD_S):
@@ -163,9 +160,8 @@ class WarmProcess:
 
     def kill(self) -> None:
         """End it at once; what was forked from it goes on."""
-        if self._handle >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
 
     async def end(self) -> None:
         """End it for good; what was forked from it goes on."""
@@ -177,14 +173,11 @@ class WarmProcess:
     async def _forget(self) -> None:
         self.kill()
         if self._requests is not None:
-            self._requests.close()  # ends one that cannot be killed for lack of a descriptor
+            self._requests.close()
         if self._process is not None:
-            await self._process.wait()
+            await asyncio.to_thread(self._process.wait)
             _reap(self._process.pid)
-        if self._handle >= 0:
-            os.close(self._handle)
         self._process = self._requests = None
-        self._handle = -1
 
 
 def _reap(group: int) -> None:

@@ -19,6 +19,7 @@ from services.supervisor.backoff import Backoff
 from services.supervisor.embedded import embedded
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience
+from tests.supervisor.left_warm import left_warm
 
 OVER = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_FAILED, rs.RUN_STATE_CANCELLED)
 STEPS = 6
@@ -158,9 +159,11 @@ async def system(
     patience: Patience | None = None,
     backoff: Backoff | None = None,
 ) -> AsyncIterator[System]:
-    async with embedded(state, extra=extra, patience=patience, backoff=backoff) as supervisor:
-        made = System(supervisor, state)
-        try:
-            yield made
-        finally:
-            await made.close()
+    with left_warm():
+        running = embedded(state, extra=extra, patience=patience, backoff=backoff)
+        async with running as supervisor:
+            made = System(supervisor, state)
+            try:
+                yield made
+            finally:
+                await made.close()
