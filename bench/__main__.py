@@ -49,6 +49,9 @@ def main() -> None:
         importlib.import_module("bench.claims.every").main(sys.argv[2:])
         return
     wanted = sys.argv[1:] or NAMES
+    if wanted[0] in ("-h", "--help"):
+        print(f"python -m bench [NAME ...]; by default {', '.join(NAMES)}; or {CLAIMS} [NAME ...]")
+        return
     known = (*NAMES, *LONG, *ONLY_WITH_VLLM, *ONLY_WITH_CUDA)
     unknown = [name for name in wanted if name not in known]
     if unknown:

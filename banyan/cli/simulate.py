@@ -35,8 +35,9 @@ def simulate(
     tick, all at once, by a chance of success of its row. Parts that are not simulated are listed at
     the end.
 
-    Verdict: reasons why the trees cannot pay for themselves, each with settings to change, for tree
-    policies whose purpose is to share tokens. Notes: facts about forks that are no faults.
+    Verdict, for tree policies whose purpose is to share tokens: what measurements say of answers as
+    long as the recipe allows, and reasons why the trees cannot pay for themselves, each with
+    settings to change. Notes: facts about forks that are no faults.
     """
     from services.gateway.preview.preview import preview
     from services.rollout.simulation.simulate import simulate as run
@@ -49,6 +50,8 @@ def simulate(
         emit(trees | judged | {"control": control}, True)
         return
     emit(trees, False)
+    if judged["known"]:
+        out.print(f"verdict: {judged['known']}", markup=False, soft_wrap=True)
     for reason in judged["verdict"]:
         words = f"verdict.{reason['name']}: {reason['words']}; try {reason['try']}"
         out.print(Text(words, style="yellow"), soft_wrap=True)
@@ -57,8 +60,8 @@ def simulate(
     emit({f"control.{k}": v for k, v in control.items()}, False)
 
 
-def _judged(recipe: Recipe, counts: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the verdict on a recipe's trees and the notes about their forks."""
+def _judged(recipe: Recipe, counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the verdict on a recipe's trees, what is known of them and notes about their forks."""
     shape = shape_of(recipe)
     tokens = TreeTokens(
         leaves=counts["leaves"],
@@ -70,4 +73,5 @@ def _judged(recipe: Recipe, counts: dict[str, Any]) -> dict[str, list[Any]]:
         {"name": reason.name, "words": reason.words, "try": reason.advice}
         for reason in verdict.verdicts(shape, tokens)
     ]
-    return {"verdict": reasons, "notes": verdict.notes(shape, tokens)}
+    known = verdict.known(shape.max_new_tokens) if shape.judged else ""
+    return {"known": known, "verdict": reasons, "notes": verdict.notes(shape, tokens)}

@@ -42,12 +42,16 @@ TreeId = Annotated[
 def list_trees(
     run_id: Annotated[str, typer.Argument(help="Run; all runs if left out.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most trees that are listed.")] = 20,
+    evaluations: Annotated[
+        bool, typer.Option("--eval", help="List trees of evaluations (purpose EVAL), too.")
+    ] = False,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """List trees, newest first."""
+    """List training trees, newest first."""
+    purpose = {} if evaluations else {"purpose": tree_pb2.TREE_PURPOSE_TRAIN}
     with reading(state) as client:
-        newest = client.trees(client.run(run_id).run_id if run_id else "", limit + 1)
+        newest = client.trees(client.run(run_id).run_id if run_id else "", limit + 1, **purpose)
     rows = [plain_data.tree_summary(tree) for tree in newest[:limit]]
     columns = (
         "tree_id",
@@ -68,6 +72,8 @@ def list_trees(
         err.print(
             f"these are the newest {limit}; there are older ones: --limit shows more", markup=False
         )
+    if not newest and not evaluations:
+        err.print("--eval lists the trees of evaluations, too", markup=False)
 
 
 @app.command("show")

@@ -19,7 +19,12 @@ branches until the tree is wide.
 SHORT_ANSWER = 12
 """Tokens of an answer up to which no tree recipe has ended above independent samples.
 
-Measured at 8 to 12 tokens (docs/benchmarks/history/equal.md); longer answers are not covered.
+Measured at 8 to 12 tokens and 4,000 sampled ones (docs/benchmarks/history/equal.md).
+"""
+LONG_ANSWER = 48
+"""Tokens of an answer from which on trees have learnt more for as many sampled tokens.
+
+Measured at 48 and 96 tokens (docs/benchmarks/trees.md).
 """
 WHOLE_LEAVES = frozenset(
     {
@@ -75,12 +80,30 @@ def verdicts(shape: Shape, tokens: TreeTokens) -> list[Verdict]:
     if shape.max_new_tokens <= SHORT_ANSWER:
         words = (
             f"answers have at most {shape.max_new_tokens} tokens: up to {SHORT_ANSWER}, no tree "
-            "recipe has ended above independent samples at equal sampled tokens, and most ended "
+            "recipe has ended above independent samples after 4,000 sampled tokens, and most ended "
             "below (docs/benchmarks/history/equal.md); a task of longer answers may suit them"
         )
         changes = (independent(shape),)
         found.append(Verdict(name="short-answers", words=words, changes=changes))
     return found
+
+
+def known(tokens: int) -> str:
+    """Return what measurements say of trees whose answers have so many tokens."""
+    if tokens <= SHORT_ANSWER:
+        return (
+            f"answers of {tokens} tokens: up to {SHORT_ANSWER} no tree recipe has ended above "
+            "independent samples (docs/benchmarks/history/equal.md)"
+        )
+    if tokens < LONG_ANSWER:
+        return (
+            f"answers of {tokens} tokens: that trees pay is not shown below {LONG_ANSWER}; with 18 "
+            "no difference shows (docs/benchmarks/sums.md)"
+        )
+    return (
+        f"answers of {tokens} tokens: from {LONG_ANSWER} on some trees have learnt more for as "
+        "many sampled tokens, where every step must be right (docs/benchmarks/trees.md)"
+    )
 
 
 def notes(shape: Shape, tokens: TreeTokens) -> list[str]:

@@ -6,7 +6,7 @@ It writes bench/results/trl/learning.json, of which docs/seconds-to-90.svg is dr
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median_low
 
 from bench.harness.kept import Cell
 from bench.harness.record import RESULTS, Headline, Table, write
@@ -120,22 +120,38 @@ def _shown(ratio: float, label: str) -> str:
 
 def _note(ends: Sequence[dict[str, Reached]], label: str) -> str:
     said = [
-        f"{_shown(median(ratios), label)} until {words}"
+        f"{_shown(median_low(ratios), label)} until {words}"
         for what, words in _WAYS.items()
         if (ratios := _ratios(ends, label, what))
     ]
     target = f" (target: at least {_BAR:g})" if label == TRL else ""
     medians = "; ".join(said) or "none"
-    return f"Seconds of {label} over those of {OURS}, medians of the seeds: {medians}{target}."
+    of_seeds = f"Seconds of {label} over those of {OURS}, medians of the seeds: {medians}{target}."
+    return of_seeds + _of_medians(ends, label)
+
+
+def _of_medians(ends: Sequence[dict[str, Reached]], label: str) -> str:
+    """Return the ratio of both sides' medians, as the picture shows it; empty without all seeds."""
+    theirs, ours = (
+        [seconds for of in ends if (seconds := of[side].twice_seconds) is not None]
+        for side in (label, OURS)
+    )
+    if not len(theirs) == len(ours) == len(ends):
+        return ""
+    ratio = median(theirs) / median(ours)
+    return f" The median of its seconds is {ratio:.2f} times that of {OURS}'s (twice in a row)."
 
 
 def _headlines(ends: Sequence[dict[str, Reached]], rivals: Sequence[str]) -> list[Headline]:
-    """Return the medians over the seeds; the target is for TRL's."""
+    """Return the medians over the seeds; the target is for TRL's.
+
+    Of an even number the lower of the two in the middle, since one of them may be endless.
+    """
     made = []
     for (what, words), label in itertools.product(_WAYS.items(), rivals):
         if not (ratios := _ratios(ends, label, what)):
             continue
-        bar, middle = label == TRL, median(ratios)
+        bar, middle = label == TRL, median_low(ratios)
         counted = f"{len(ratios)} seeds: {', '.join(_shown(ratio, label) for ratio in ratios)}"
         figure = _shown(middle, label)
         made.append(

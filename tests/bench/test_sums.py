@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from banyan.recipe_loader.load import load as load_recipe
-from bench.sums import protocol
+from bench.pages import tables
+from bench.sums import measure, protocol
 from bench.sums.arms import ARMS, HELD_OUT, TOKENS, forks, recipe
-from bench.sums.protocol import CAP, RATES, RIVAL, SEEDS, SHAPE, TREES, TRIED, TUNING, Wanted
+from bench.sums.protocol import CAP, GRID, RATES, RIVAL, SEEDS, SHAPE, TREES, TRIED, TUNING, Wanted
 from bench.sums.table import table
+from bench.trees import course
 from bench.trees.arms import Setting
 from services.gateway.tasks import load, split
 
@@ -122,3 +124,79 @@ def test_a_run_that_never_got_there_makes_the_ratio_a_bound() -> None:
     assert "a bound" in rows[f"sampled tokens of {RIVAL} over those of {TREES[0]}"]
     (there,) = [bar for what, bar in rows.items() if RIVAL in what and "got there" in what]
     assert there == "of 5"
+
+
+def test_the_kept_cells_have_the_recorded_rows() -> None:
+    recorded, made = tables()["sums"], table(measure.cells(measures=False).get)
+    assert [[r[0], *r[2:]] for r in made.rows] == [[r[0], *r[2:]] for r in recorded.rows]
+    assert [r[1] for r in made.rows] == pytest.approx([r[1] for r in recorded.rows])
+    assert list(made.notes) == list(recorded.notes)
+
+
+def test_a_run_is_measured_as_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "InProcess", lambda recipe: recipe)
+    monkeypatch.setattr(course, "run", lambda run, cap, **more: {"run": run, "cap": cap, **more})
+    wanted = Wanted(ARMS["forks-rose"], Setting(*SHAPE, RATES[0]), 3)
+    bounds = wanted.measure()
+    run = bounds.pop("run")
+    assert run == recipe(wanted.arm, wanted.setting, 3) and run.seed == 3
+    assert bounds == {"cap": CAP, "grid": GRID, "few": 0}
+    parts = run.model_dump(mode="json", exclude_defaults=True)
+    assert wanted.asked() == {"cap": CAP, "grid": GRID, "recipe": parts}
+
+
+def test_processor_seconds_are_those_of_the_cells() -> None:
+    def get(wanted: Wanted) -> dict[str, Any] | None:
+        cell = cells(lambda wanted: 5000)(wanted)
+        seconds = 30.0 if wanted.arm.name == RIVAL else 10.0
+        return cell and {**cell, "points": [p | {"processor_s": seconds} for p in cell["points"]]}
+
+    rows = {what: figure for what, figure, _, _ in table(get).rows}
+    of = f"of {RIVAL} over those of {TREES[0]}"
+    assert rows[f"processor seconds {of}"] == pytest.approx(3)
+    assert rows[f"sampled tokens {of}"] == pytest.approx(1)
+
+
+def test_the_recipe_of_an_arm_has_its_estimator_its_leaves_and_all_held_out_rows() -> None:
+    credit = {RIVAL: "grpo", "forks-rose": "rose", "forks-grpo": "grpo", "eptree": "treerl"}
+    for name, arm in ARMS.items():
+        for leaves in (4, 8, 16):
+            made = recipe(arm, Setting(8, leaves, 3e-5), 1)
+            assert (made.optimise.advantage, made.optimise.learning_rate) == (credit[name], 3e-5)
+            assert made.eval.max_rows == HELD_OUT and made.generate.trees == 1
+            settings = made.generate.settings
+            grown = settings.get("width") or settings["chains"] * (1 + settings["forks"])
+            assert grown == leaves
+
+
+def test_all_that_the_table_reads_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, asked = cells(lambda wanted: 5000), set[str]()
+
+    class Fake:
+        def __init__(self, measures: bool) -> None:
+            self.measures = measures
+
+        def get(self, wanted: Wanted) -> Any:
+            if self.measures:
+                asked.add(wanted.name)
+            return there(wanted)
+
+    monkeypatch.setattr(measure, "cells", lambda *, measures: Fake(measures))
+    measure.everything()
+    wanted = [w for arm in (RIVAL, *TREES) for w in protocol.tuning(arm)]
+    assert asked == {w.name for w in (*wanted, *protocol.reported(there))}
+
+
+def test_a_run_that_never_got_there_is_not_counted_and_shows_its_last_accuracy() -> None:
+    def get(wanted: Wanted) -> dict[str, Any] | None:
+        cell = cells(lambda wanted: 5000)(wanted)
+        if cell is not None and wanted.arm.name == RIVAL and wanted.seed == 3:
+            low, high = cell["points"]
+            cell["points"] = [low | {"accuracy": 0.2}, high | {"accuracy": 0.5}]
+        return cell
+
+    rows = {what: figure for what, figure, _, _ in table(get).rows if RIVAL in what}
+    (there,) = [figure for what, figure in rows.items() if "got there" in what]
+    (last,) = [figure for what, figure in rows.items() if "at the end" in what]
+    assert there == 4
+    assert last == pytest.approx((4 * 96 + 50) / 5)

@@ -77,8 +77,14 @@ def test_a_row_has_each_sides_way_and_its_ratio_to_ours() -> None:
     ]
     assert made.machine.endswith(", load 0.5 to 2.0")
     until = "10.00 until two measurements in a row are at 90 %; 10.00 until it stays at 90 % to"
-    assert until in made.notes[0] and made.notes[0].endswith(" (target: at least 4).")
-    assert "5.00 until two" in made.notes[1] and made.notes[1].endswith("to its end.")
+    assert until in made.notes[0] and " (target: at least 4)." in made.notes[0]
+    assert "5.00 until two" in made.notes[1] and " to its end. The median " in made.notes[1]
+
+
+def test_a_note_says_how_the_medians_differ_from_the_median_of_ratios() -> None:
+    made = learning.table([cell(1.0, 5.0), cell(2.0, 10.0), cell(4.0, 5.0)])
+    assert "naive loop over those of Banyan, medians of the seeds: 10.00 until" in made.notes[1]
+    assert made.notes[1].endswith("is 5.00 times that of Banyan's (twice in a row).")
 
 
 def test_a_run_that_does_not_stay_has_no_ratio() -> None:
@@ -87,8 +93,10 @@ def test_a_run_that_does_not_stay_has_no_ratio() -> None:
     made = learning.table([poor, cell()])
     assert made.rows[0][2:6] == ["never", "–", "does not stay (first at step 2)", "–"]
     assert all("2 seeds: TRL does not, 20.00" in line.what for line in made.headline[:2])
-    assert [line.figure for line in made.headline[:2]] == ["TRL does not"] * 2
+    assert [line.figure for line in made.headline[:2]] == ["20.00 times"] * 2
     assert all(line.met for line in made.headline[:2])
+    alone = learning.table([poor])
+    assert [(line.figure, line.met) for line in alone.headline[:2]] == [("TRL does not", True)] * 2
 
 
 def test_a_run_that_was_there_and_fell_at_its_end_was_there_twice_in_a_row() -> None:
@@ -119,3 +127,17 @@ def test_a_seed_of_ours_that_does_not_stay_counts_as_lost() -> None:
 def test_cells_of_other_commits_or_sides_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(RuntimeError, match="measure anew"):
         learning.table([cell(), other])
+
+
+def test_of_two_seeds_the_worse_ratio_is_the_median() -> None:
+    never = {"2": 0.5, "4": 0.5, "6": 0.5}
+    ours_alone, theirs_alone = cell(), cell()
+    ours_alone["trl"], theirs_alone["banyan"] = side(10.0, never), side(1.0, never)
+    first, *_ = learning.table([ours_alone, theirs_alone]).headline
+    assert (first.figure, first.met) == ("Banyan does not", False)
+
+
+def test_as_accurate_at_the_end_is_no_worse() -> None:
+    equal = cell()
+    equal["banyan"] = side(1.0, ACCURACY["TRL"])
+    assert learning.table([equal]).headline[-1].met is True

@@ -11,6 +11,7 @@ import yaml
 
 from tests.cli.command import banyan, process
 from tests.cli.refusals import ARITHMETIC, refused
+from tests.faults.harness import tiny_model
 
 
 def test_recipes_are_listed_and_shown() -> None:
@@ -168,6 +169,23 @@ def test_a_reward_function_that_cannot_be_used_is_refused(
     tmp_path: Path, module: str, reward: str, words: list
 ) -> None:
     refused(banyan("train", own_reward(tmp_path, module, reward), "--dry-run"), reward, *words)
+
+
+def test_a_reward_is_tried_before_a_run_begins(tmp_path: Path) -> None:
+    recipe = own_reward(tmp_path, "def f(completion, **row):\n    raise KeyError('label')\n")
+    state = tmp_path / "state"
+    refused(banyan("train", recipe, "--state", state), "KeyError", "banyan score")
+    assert not state.exists()
+
+
+def test_a_model_that_a_run_would_fetch_is_not_called_valid(tmp_path: Path) -> None:
+    recipe = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
+    said = banyan("train", recipe, "--dry-run").stderr
+    assert "its scorers are all valid" in said and "model m/m is not here" in said
+    there = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
+    model = ["--set", f"model={tiny_model(tmp_path / 'model')}"]
+    said = banyan("train", there, "--dry-run", *model).stderr
+    assert "its scorers and its model's folder are all valid" in said and "not here" not in said
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import yaml
 from banyan.cli.doctor.rule import Finding
 from banyan.cli.doctor.rules import diagnose
 from banyan.cli.doctor.stored_trees import _shape, run_trees
-from banyan.cli.doctor.tree_rules import LEAST_TREES, GrownTree, RunTrees, tree_rules
+from banyan.cli.doctor.tree_rules import LEAST_TREES, GrownTree, RunTrees, told, tree_rules
 from banyan.payoff.shape import Setting, Shape
 from banyan.payoff.tokens import TreeTokens
 from banyan.payoff.verdict import LEAST_SAVED
@@ -71,6 +71,16 @@ def test_nothing_is_said_of_few_trees_few_steps_and_policies_of_other_purposes()
     assert findings(None) == []
     other = Shape(policy="dars", width=8, max_new_tokens=64, judged=False)
     assert findings(run(0.0, shape=other)) == []
+
+
+def test_what_trees_share_is_told_though_nothing_is_wrong() -> None:
+    assert told(run(0.35, forks=3, length=18)) == (
+        "the newest 12 training trees: 9 forks inside answers, trees sample 35.0% fewer tokens than"
+        " independent samples of the same leaves; answers of 18 tokens: that trees pay is not shown"
+        " below 48; with 18 no difference shows (docs/benchmarks/sums.md)"
+    )
+    other = Shape(policy="dars", width=8, max_new_tokens=64, judged=False)
+    assert told(None) == told(run(0.35, shape=other)) == told(run(0.35, trees=0)) == ""
 
 
 def test_a_finding_holds_the_figures() -> None:

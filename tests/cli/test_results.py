@@ -119,6 +119,19 @@ def test_a_run_is_exported_whole(
     assert onto.returncode == 2 and "not a folder" in onto.stderr and "Traceback" not in onto.stderr
 
 
+def test_trees_of_evaluations_are_listed_on_request(
+    state: Path, run_id: str, exported: list[dict[str, Any]]
+) -> None:
+    trained = {tree["tree_id"] for tree in exported if "/train/" in tree["group_id"]}
+    everything = {tree["tree_id"] for tree in exported}
+    assert trained < everything
+    listed, more = (
+        {row["tree_id"] for row in result(state, "trees", "ls", run_id, "--limit", "999", *flag)}
+        for flag in ((), ("--eval",))
+    )
+    assert (listed, more) == (trained, everything)
+
+
 def test_what_is_not_there_is_said(state: Path) -> None:
     assert result(state, "dead", "ls") == [] and banyan(state, "dead", "ls").stdout == "none\n"
     replay = banyan(state, "dead", "replay", "1", "--json")

@@ -25,7 +25,7 @@ EXPLORATION_RULES = (
         symptom="many completions of a group are the same, though they are long",
         module="generate",
         check=unless(
-            every(above("duplicate_share", 0.3), above("completion_tokens", 16.0)),
+            every(above("duplicate_share", 0.3), above("completion_tokens", 20.0)),
             either(MOSTLY_RIGHT, _LEARNT),
         ),
         levers=(

@@ -11,7 +11,7 @@ from banyan.cli.doctor.rule import Finding
 from banyan.cli.doctor.rules import diagnose
 from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
 from banyan.cli.doctor.stored_trees import run_trees
-from banyan.cli.doctor.tree_rules import tree_rules
+from banyan.cli.doctor.tree_rules import told, tree_rules
 from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
 from banyan.cli.render.run_report import not_deterministic
@@ -37,10 +37,13 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
             "findings": [_json(f) for f in findings],
             "set_aside": aside,
             "not_deterministic": unlike,
+            "trees": told(trees),
         }
         emit({"run_id": run.run_id, **report}, True)
     else:
         _print(run, history, findings)
+        if facts := told(trees):
+            out.print(facts, markup=False, soft_wrap=True)
         _print_aside(aside)
         if unlike:
             out.print(Text(unlike, style="yellow"), soft_wrap=True)

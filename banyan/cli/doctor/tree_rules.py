@@ -65,6 +65,19 @@ def tree_rules(run: RunTrees | None) -> tuple[DiagnosticRule, ...]:
     )
 
 
+def told(run: RunTrees | None) -> str:
+    """Return what the newest trees of a run share, and what is known of such answers.
+
+    Empty where sharing is not their purpose, or before there are any.
+    """
+    if run is None or not run.shape.judged or not run.newest:
+        return ""
+    counts = total(tree.tokens for tree in run.newest)
+    length = int(median(length for tree in run.newest for length in tree.lengths))
+    trees = f"the newest {len(run.newest)} training trees: {counts.forks} forks inside answers"
+    return f"{trees}, {verdict.saving(counts.saved)}; {verdict.known(length)}"
+
+
 def _evidence(
     series: Series, run: RunTrees, saved: float, length: float
 ) -> tuple[Evidence, ...] | None:

@@ -38,7 +38,12 @@ def _result(message: rs.EvalProgress) -> str:
             f"{name.rpartition(', ')[2]} {word}"
             for (name, _), word in zip(found, words, strict=True)
         ]
-    return f"{message.label}: {', '.join(words)}"
+    return f"{message.label}: {', '.join(words)}{_unscorable(message.unscorable)}"
+
+
+def _unscorable(leaves: int) -> str:
+    """Return how many leaves could not be scored; empty if all were."""
+    return f"  unscorable {leaves:,}" if leaves else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,8 @@ class LiveView:
             f"{policy.policy.step:>3}/{self._recipe.budget.steps}{' again' if repeated else ''}  "
             f"reward {self._reward}  sampled {samples.sampled_tokens:,}  saved "
             f"{plain_data.saved_tokens(samples):,}  members "
-            f"{plain_data.present(self._news.members)}  left {self._left()}"
+            f"{plain_data.present(self._news.members)}{_unscorable(samples.unscorable)}  left "
+            f"{self._left()}"
         )
 
     def _print(self, words: str) -> None:

@@ -38,7 +38,7 @@ def show(run: dict[str, Any]) -> None:
     stats = [
         {"": name.replace("_", " "), "count": count} for name, count in sorted(run["stats"].items())
     ]
-    _table("counts in the store", stats, ("", "count"))
+    _table("counts in the store, with evaluations", stats, ("", "count"))
 
 
 def _metrics(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -190,7 +190,9 @@ class Pace:
             return self._evaluations[-1]
         per_step = self.of_a_step()
         if self._with_evaluation and per_step is not None:
-            return max(0.0, self._with_evaluation[-1] - per_step)
+            beyond = self._with_evaluation[-1] - per_step
+            if beyond > 0:
+                return beyond
         for running in self._running.values():
             share = (running.rows - running.before) / self._work.rows
             if share >= _TELLING:

@@ -11,7 +11,7 @@ from banyan.cli import offline
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render import plain_data
 from banyan.cli.render import show as show_module
-from banyan.cli.render.console import emit, out
+from banyan.cli.render.console import emit, err, out
 from banyan.cli.runs import removal
 from banyan.cli.runs import watch as watching
 from banyan.cli.store import commanding, reading, running
@@ -135,6 +135,7 @@ def remove(
             f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}",
             Reason.RUN_LIVE,
         )
+    err.print(f"removing {run.run_id} …", markup=False)
     if running(state):
         with commanding(state) as client:
             rows = removal.remove(client, state, run, removal.KEEP[keep])

@@ -13,11 +13,14 @@ from banyan.environments.hosting import Hosting
 from banyan.recipe import Environment, Filter, Recipe, Task
 
 
-def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> None:
+def check(
+    recipe: Recipe, folders: Sequence[Path], *, called: bool = False, shown: bool = False
+) -> None:
     """Load each `module:function` or class in a child process that finds modules in `folders`.
 
     called: call it once, too, on a sample completion of the first row; Banyan's own scorers on
-        rows of a file likewise. An environment's answer to an empty action is said.
+        rows of a file likewise
+    shown: an environment's answer to an empty action is printed
 
     Raises InvalidInput, also if this machine cannot confine a scorer and the recipe forbids that,
     or its verifier will not give what a scorer asks for.
@@ -41,7 +44,7 @@ def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> N
         check_own(scorers, row)
     with search_path.searched(folders):  # the child inherits the path
         if recipe.environment is not None and hosting is not None:
-            _try_environment(recipe.environment, hosting, row or {}, called=called)
+            _try_environment(recipe.environment, hosting, row or {}, shown=shown)
         for scorer in own:
             asyncio.run(
                 probe(
@@ -58,12 +61,12 @@ def check(recipe: Recipe, folders: Sequence[Path], *, called: bool = False) -> N
 
 
 def _try_environment(
-    part: Environment, hosting: Hosting, row: Mapping[str, Any], *, called: bool
+    part: Environment, hosting: Hosting, row: Mapping[str, Any], *, shown: bool
 ) -> None:
     from services.verifier.preview import environment_trial
 
     trial = asyncio.run(environment_trial.tried(part.name, part.settings, hosting, row, part.turns))
-    if called and trial.answer is not None:
+    if shown and trial.answer is not None:
         said = cut(" ".join(trial.answer.text.split()), 200) or "nothing"
         err.print(
             f"environment {part.name} answers an empty action: {said}", markup=False, soft_wrap=True

@@ -58,7 +58,7 @@ def train(
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
         _check_listen(loaded, listen)
-        scorer_checks.check(loaded, folders, called=dry_run)
+        scorer_checks.check(loaded, folders, called=True, shown=dry_run)
     if dry_run:
         if loaded is None:
             raise InvalidInput("--dry-run needs a recipe")
@@ -120,13 +120,22 @@ def _print(recipe: Recipe, as_json: bool, examples: "Examples") -> None:
     else:
         emit_yaml(data)
     environment = ", its environment" if recipe.environment else ""
-    err.print(
-        f"dry run: the recipe, its rows, its scorers{environment} and its model's folder are all"
-        " valid"
-    )
+    folder, fetched = _of_model(recipe)
+    err.print(f"dry run: the recipe, its rows, its scorers{environment}{folder} are all valid")
+    if fetched:
+        err.print(f"  {fetched}", markup=False, soft_wrap=True)
     err.print(f"  {row_counts.split(len(examples.train), len(examples.held_out))}", markup=False)
     for warning in row_counts.doubtful(examples):
         err.print(f"  {warning}", markup=False, soft_wrap=True)
+
+
+def _of_model(recipe: Recipe) -> tuple[str, str]:
+    """Return what was checked of the model, and what is still to come."""
+    from services.chassis import models
+
+    if models.present(recipe.model) is not None:
+        return " and its model's folder", ""
+    return "", f"model {recipe.model} is not here: a run fetches it as it begins; not checked"
 
 
 def _check_listen(recipe: Recipe, listen: str) -> None:

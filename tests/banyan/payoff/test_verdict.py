@@ -54,6 +54,20 @@ def test_a_saving_is_said_in_words() -> None:
 
 
 @pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (verdict.SHORT_ANSWER, "no tree recipe has ended above"),
+        (verdict.SHORT_ANSWER + 1, "not shown"),
+        (verdict.LONG_ANSWER - 1, "not shown"),
+        (verdict.LONG_ANSWER, "have learnt more"),
+    ],
+)
+def test_what_is_known_depends_on_the_length_of_answers(length: int, words: str) -> None:
+    known = verdict.known(length)
+    assert known.startswith(f"answers of {length} tokens: ") and words in known
+
+
+@pytest.mark.parametrize(
     ("most", "expected"),
     [(verdict.SHORT_ANSWER, ["short-answers"]), (verdict.SHORT_ANSWER + 1, [])],
 )

@@ -63,6 +63,18 @@ def test_a_batch_that_nobody_could_score_has_no_reward(capsys: pytest.CaptureFix
     assert [line.split("reward ")[1].split()[0] for line in lines] == ["0.143", "-", "-"]
 
 
+def test_leaves_that_nobody_could_score_are_told_at_each_step_and_evaluation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scored, unscored = news(0, 1), news(2)
+    unscored.progress.samples.unscorable = 1500
+    with LiveView(RECIPE) as view:
+        view.update(scored)
+        view.update(unscored)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if "step " in line]
+    assert "unscorable" not in first and "  unscorable 1,500  left" in second
+
+
 def test_a_resumed_run_prints_only_what_is_new(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveView(RECIPE, Past()) as view:
         for message in (news(0, 1, 2), news(3), news(0, 1, 2, 3, 4)):

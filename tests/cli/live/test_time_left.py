@@ -132,6 +132,19 @@ def test_a_resumed_run_on_a_slower_machine_is_estimated_by_its_steps_there() -> 
     assert pace.left(32, 6.0 * 32) == pytest.approx(8 * 6.0)
 
 
+def test_a_step_with_an_evaluation_that_took_no_longer_than_others_says_nothing_of_it() -> None:
+    pace = Pace(Work(steps=4, rows=ROWS))
+    for step, at in enumerate((0.0, 20.0, 45.0)):
+        pace.step(1, step, UNIX + at)
+    pace.begin(None)
+    pace.step(2, 2, 0.0)
+    pace.step(2, 4, 60.0)
+    assert pace.left(4, 61.0) is None, "not 0: the last evaluation is still to come"
+    pace.evaluation(4, 0, 61.0)
+    pace.evaluation(4, ROWS // 2, 66.0)
+    assert pace.left(4, 66.0) == pytest.approx(5.0)
+
+
 def test_a_session_after_the_last_step_counts_the_evaluation() -> None:
     run = ENVIRONMENT
     pace = Pace(run.work)

@@ -129,6 +129,21 @@ def test_one_leaf_of_a_prompt_is_refused_where_leaves_are_compared() -> None:
     assert resolve(_recipe({"advantage": "rloo"}) | two).generate.trees == 2
 
 
+class Unsaid:
+    """A policy that does not say how many leaves it grows."""
+
+    def plan(self, view: Any, room: Any, rng: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_one_leaf_is_not_refused_of_what_is_not_known() -> None:
+    one = {"generate": {"policy": "iid", "settings": {"width": 1}}}
+    users = {"advantage": "methods.advantages.rloo:Rloo"}
+    assert resolve(_recipe(users) | one).generate.settings == {"width": 1}
+    unsaid = {"generate": {"policy": "tests.learner.data.test_facts:Unsaid"}}
+    assert resolve(_recipe({"advantage": "rloo"}) | unsaid).generate.trees == 1
+
+
 def test_an_engine_without_entropies_is_refused() -> None:
     with pytest.raises(InvalidInput, match="echo needs entropies"):
         resolve(_recipe({"advantage": "echo"}) | {"resources": {"engine": "vllm"}})

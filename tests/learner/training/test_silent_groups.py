@@ -10,6 +10,8 @@ import torch
 
 from banyan.plugins import Advantages, GroupTrees
 from banyan.recipe import Optimise
+from banyan.segment import Kind, Origin, Segment
+from banyan.tree import Leaf, Tree
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import most_groups
@@ -127,12 +129,13 @@ def test_a_group_without_any_reward_is_not_counted(forest: Any) -> None:
     assert lesson_of(groups, Grpo(), {"count_silent": True}).silent == NONE
 
 
-def test_minibatches_share_them(tiny_llama: Callable[..., Any], forest: Any) -> None:
-    """Two minibatches of one group each: each has half of what is silent beside it."""
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_minibatches_share_them(tiny_llama: Callable[..., Any], forest: Any, epochs: int) -> None:
+    """Two minibatches of one group each: each has half of what is silent beside it, each time."""
     settings = {"count_silent": True}
     lesson = lesson_of(groups_of(forest, *MIXED), Grpo(), settings, minibatches=2)
     seen: list[tuple[float, float]] = []
-    optimise = Optimise(loss="reinforce", loss_settings=settings, learning_rate=0.02)
+    optimise = Optimise(loss="reinforce", loss_settings=settings, learning_rate=0.02, epochs=epochs)
     trainer = Trainer(prepare(exact(tiny_llama(1))), optimise, torch.float64)
     compute = trainer.loss.compute
 
@@ -142,9 +145,32 @@ def test_minibatches_share_them(tiny_llama: Callable[..., Any], forest: Any) -> 
 
     object.__setattr__(trainer.loss, "compute", spied)
     trainer.step(lesson.sequences, 0, lesson.sizes, lesson.silent)
-    half = lesson.silent.share(2)
-    assert [tokens for tokens, _ in seen] == [half.tokens, half.tokens]
-    assert [paths for _, paths in seen] == [3 + half.paths, 4 + half.paths]
+    half = lesson.silent.tokens / 2
+    assert [tokens for tokens, _ in seen] == [half, half] * epochs
+    assert [paths for _, paths in seen] == [3 + 3, 4 + 3] * epochs
+
+
+def test_a_path_of_forced_tokens_counts_where_the_loss_trains_on_them(forest: Any) -> None:
+    tree = Tree(b"f" * 32)
+    root = forest.segment(tree, None, [1, 2, 3], kind=Kind.PROMPT)
+    own = forest.segment(tree, root, [5, 6])
+    given = Segment(
+        tree.tree_id,
+        parent=root.id,
+        fork=len(root),
+        ordinal=1,
+        kind=Kind.FORCED,
+        tokens_T=np.array([7], np.int32),
+        origin=Origin.TEACHER,
+    )
+    tree.add(given)
+    leaves = [Leaf(own.id, 2), Leaf(given.id, 1)]
+    groups = groups_of(forest, [0.0, 1.0])
+    groups.append(("f", [ScoredTree(tree, leaves, dict.fromkeys(leaves, 1.0))]))
+    counted: dict[str, Any] = {"count_silent": True}
+    assert lesson_of(groups, Grpo(), counted).silent == Silent(2.0, 1.0, 2.0)
+    counted["forced"] = {"teacher": "policy"}
+    assert lesson_of(groups, Grpo(), counted).silent == Silent(3.0, 2.0, 3.0)
 
 
 def test_nothing_has_no_size() -> None:
