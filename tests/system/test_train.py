@@ -117,7 +117,9 @@ def only_run(state: Path) -> str:
 async def test_a_reward_function_that_fails_ends_the_run_with_its_reason(
     tmp_path: Path, body: str, words: str
 ) -> None:
-    (tmp_path / "bad_reward.py").write_text(f"def reward(completion, **row):\n    {body}\n")
+    # It is tried on these texts before a run begins.
+    tried = "    if completion in ('The answer is 42.', 'I do not know.'):\n        return 0.0\n"
+    (tmp_path / "bad_reward.py").write_text(f"def reward(completion, **row):\n{tried}    {body}\n")
     (tmp_path / "rows.jsonl").write_text(
         "".join(f'{{"prompt": "{n} + {n}"}}\n' for n in range(10, 30))
     )

@@ -135,7 +135,8 @@ def remove(
             f"run {run.run_id} is {plain_data.run_state(run.state)} and may go on; {how}",
             Reason.RUN_LIVE,
         )
-    err.print(f"removing {run.run_id} …", markup=False)
+    if not as_json:
+        err.print(f"removing {run.run_id} …", markup=False)
     if running(state):
         with commanding(state) as client:
             rows = removal.remove(client, state, run, removal.KEEP[keep])
