@@ -3,7 +3,23 @@
 One prompt is one trace: `gateway.open` is its root, and each span below names its parent here.
 """
 
+from collections.abc import Mapping
+from typing import Literal
+
 SERVICES = ("gateway", "treestore", "rollout", "verifier", "learner")
+
+Kind = Literal["internal", "producer", "consumer"]
+
+KINDS: Mapping[str, Kind] = {
+    "gateway.open": "producer",
+    "rollout.grow": "consumer",
+    "rollout.refresh": "consumer",
+    "verifier.score": "consumer",
+    "verifier.act": "consumer",
+    "treestore.ingest": "consumer",
+    "learner.consume": "consumer",
+}
+"""Spans that a message begins (consumer) or that send one (producer); all others are internal."""
 
 SPANS: dict[str, str] = {
     "gateway.open": "a tree is opened; root of the tree's trace",
@@ -17,8 +33,9 @@ SPANS: dict[str, str] = {
     "learner.consume": "a batch takes the tree; child of gateway.open, linked to learner.batch",
     "learner.batch": "a batch is assembled and committed; a trace of its own, linked to its trees",
     "learner.step": "the optimizer step of a batch; child of learner.batch",
-    "learner.checkpoint": "a checkpoint is written; a trace of its own",
-    "rollout.refresh": "a node loads new weights; a trace of its own",
+    "learner.checkpoint": "a checkpoint is written; a trace of its own, linked to learner.step",
+    "rollout.refresh": "a node loads new weights; a trace of its own, linked to the learner.step "
+    "that made them",
 }
 
 ATTRIBUTES: dict[str, str] = {
@@ -117,3 +134,50 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "banyan.dead_letters": ("{message}", "messages given up"),
 }
+
+REASONS = frozenset(
+    {"ABSENT", "BUDGET", "EXCEPTION", "INFRASTRUCTURE", "NOT_A_NUMBER", "TIMEOUT", "TOO_LARGE"}
+)
+"""Kinds of reasons why a leaf has no score: their first words. What follows may quote an answer."""
+
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
+SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 600.0),
+)
+BUCKETS: Mapping[str, tuple[float, ...]] = {
+    "banyan.ingest.duration": SECONDS,
+    "banyan.score.duration": SECONDS,
+    "banyan.answer.duration": SECONDS,
+    "banyan.step.duration": SECONDS,
+    "banyan.engine.occupancy": tuple(float(2**power) for power in range(11)),
+    # Rewards of users may have any scale: halves of tens around those that are most common, 0 to 1.
+    "banyan.step.reward": (-10.0, -5.0, -1.0, -0.5, -0.1, *SHARES, 2.0, 5.0, 10.0, 50.0, 100.0),
+    "banyan.step.mismatch_kl": (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    "banyan.step.entropy": (
+        0.0,
+        0.001,
+        0.01,
+        0.03,
+        0.1,
+        0.2,
+        0.3,
+        0.5,
+        0.75,
+        1.0,
+        1.5,
+        2.0,
+        4.0,
+        8.0,
+    ),
+    "banyan.step.clip_fraction": SHARES,
+    "banyan.step.ess": SHARES,
+    "banyan.step.truncated_share": SHARES,
+    "banyan.step.rejected_share": SHARES,
+    "banyan.step.ratio_share": SHARES,
+    "banyan.step.zero_variance_share": SHARES,
+    "banyan.step.distinct_answers": SHARES,
+    "banyan.step.replay_share": SHARES,
+    "banyan.step.staleness_share": SHARES,
+}
+"""Upper bounds of the buckets of each histogram, in its unit."""

@@ -575,6 +575,7 @@ class PolicyPublished(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     parent_digest: _builtins.bytes
@@ -587,6 +588,8 @@ class PolicyPublished(_message.Message):
     """host:port of the learner's weight server."""
     bytes: _builtins.int
     """Size of the weights."""
+    traceparent: _builtins.str
+    """W3C traceparent of the step that made it; empty for the base model and without telemetry."""
     @_builtins.property
     def policy(self) -> _tree_pb2.PolicyRef:
         """Version of the weights."""
@@ -606,10 +609,11 @@ class PolicyPublished(_message.Message):
         address: _builtins.str = ...,
         bytes: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_ordinal", b"_batch_ordinal", "batch_ordinal", b"batch_ordinal", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_ordinal", b"_batch_ordinal", "address", b"address", "batch_ordinal", b"batch_ordinal", "bytes", b"bytes", "metrics", b"metrics", "parent_digest", b"parent_digest", "path", b"path", "policy", b"policy", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_ordinal", b"_batch_ordinal", "address", b"address", "batch_ordinal", b"batch_ordinal", "bytes", b"bytes", "metrics", b"metrics", "parent_digest", b"parent_digest", "path", b"path", "policy", b"policy", "run_id", b"run_id", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_ordinal: _TypeAlias = _typing.Literal["batch_ordinal"]  # noqa: Y015
     _WhichOneofArgType__batch_ordinal: _TypeAlias = _typing.Literal["_batch_ordinal", b"_batch_ordinal"]  # noqa: Y015

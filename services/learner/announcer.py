@@ -34,6 +34,7 @@ class Announcer:
         *,
         metrics: Mapping[str, float] | None = None,
         already_announced: bool = False,
+        traceparent: str = "",
     ) -> Mapping[str, float]:
         """Announce the policy in memory and return the metrics of publishing its weights.
 
@@ -41,6 +42,7 @@ class Announcer:
 
         already_announced: an older epoch announced the same weights; the store records their new
             owner, and publishes no event
+        traceparent: of the step that made it
         """
         manifest = self._weights.find(at.digest)
         sending = {} if already_announced else await self._outlet.put(manifest)
@@ -53,6 +55,7 @@ class Announcer:
             address=self._address,
             bytes=manifest.bytes,
             metrics={**(metrics or {}), **sending},
+            traceparent=traceparent,
         )
         await self._store.put_policy(published, already_announced)
         telemetry.count("banyan.weights.bytes", manifest.bytes)

@@ -64,6 +64,7 @@ class Learner:
     ) -> None:
         self.run_id, self.recipe = run_id, recipe
         self.weights, self.checkpointer = weights, checkpointer
+        self._step_trace = ""  # traceparent of the newest step
         self._store, self._trigger, self._torch = store, trigger, torch_thread
         self._tick_s = tick_s
         self.on_step: OnStep = lambda _step, _metrics: None
@@ -87,7 +88,7 @@ class Learner:
                 continue
             async with self._busy:
                 await self._advance(chosen, committed=False)
-                await self.checkpointer.consider(self.at.mark(self.run_id))
+                await self.checkpointer.consider(self.at.mark(self.run_id), self._step_trace)
             if self._not_finite >= self.recipe.optimise.max_not_finite:
                 await self._write_checkpoint()
             self._refuse_stuck()
@@ -112,7 +113,9 @@ class Learner:
         async with self._busy:
             before, self.at.activity = self.at.activity, "checkpointing"
             try:
-                return str(await self.checkpointer.keep(self.at.mark(self.run_id)))
+                return str(
+                    await self.checkpointer.keep(self.at.mark(self.run_id), self._step_trace)
+                )
             finally:
                 self.at.activity = before
 
@@ -251,7 +254,8 @@ class Learner:
                 fetched.messages, batch.ordinal, step + 1, batch_trace=span.traceparent
             )
             prepare_seconds = time.monotonic() - begun
-            with telemetry.span("learner.step", span.traceparent, **attributes):
+            with telemetry.span("learner.step", span.traceparent, **attributes) as taken:
+                self._step_trace = taken.traceparent
                 timed = await self._torch.step(lesson, step)
             metrics = step_report.numbers(lesson, timed, step + 1)
             metrics["prepare_seconds"] = prepare_seconds
@@ -272,6 +276,11 @@ class Learner:
         metrics |= {"publish_seconds": time.monotonic() - begun}
         already_announced = (at.step, manifest.digest) in known
         metrics |= await self._announcer.announce(
-            at, parent, batch.ordinal, metrics=metrics, already_announced=already_announced
+            at,
+            parent,
+            batch.ordinal,
+            metrics=metrics,
+            already_announced=already_announced,
+            traceparent=self._step_trace,
         )
         self.on_step(at.step, metrics)

@@ -63,7 +63,8 @@ class LeafHandler:
             if isinstance(verdict.outcome, Scored):
                 span.set(banyan_score=verdict.outcome.value)
             else:
-                span.set(banyan_reason=verdict.outcome.reason)
+                span.set(banyan_reason=telemetry.kind_of(verdict.outcome.reason))
+                span.fail(telemetry.kind_of(verdict.outcome.reason))
             duration_ms = 1000 * (time.monotonic() - began)
             await self._publish(transcript, name, verdict, duration_ms, span.traceparent)
 

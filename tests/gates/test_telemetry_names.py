@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SPANS
+from banyan.runtime.telemetry_schema import ATTRIBUTES, BUCKETS, METRICS, SPANS
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,12 +22,14 @@ def first_string(call: ast.Call) -> str:
 
 
 def test_every_name_is_in_the_schema() -> None:
-    spans, metrics, attributes = set(), set(), set()
+    spans, metrics, attributes, histograms = set(), set(), set(), set()
     for verb, call, _ in calls():
         if verb in ("span", "start"):
             spans.add(first_string(call))
         if verb in ("count", "observe"):
             metrics.add(first_string(call))
+        if verb == "observe":
+            histograms.add(first_string(call))
         if verb in ("span", "start", "count", "observe"):
             attributes |= {k.arg for k in call.keywords if k.arg and k.arg.startswith("banyan_")}
     assert spans and spans <= set(SPANS)
@@ -35,3 +37,4 @@ def test_every_name_is_in_the_schema() -> None:
     assert {a.replace("banyan_", "banyan.", 1) for a in attributes} <= set(ATTRIBUTES)
     assert set(SPANS) == spans, "a span of the schema that nothing makes"
     assert set(METRICS) == metrics, "a metric of the schema that nothing records"
+    assert set(BUCKETS) == histograms, "a histogram without buckets, or buckets of none"

@@ -78,6 +78,10 @@ def check_spans(spans: list[tuple[str, Any]]) -> None:
     assert consumed, "no tree's trace reaches the learner"
     for trace in consumed:
         check_tree(trace, by_id)
+    for name in ("learner.checkpoint", "rollout.refresh"):
+        linked = [s for _, s in spans if s.name == name and s.links]
+        assert linked, name
+        assert {by_id[link.span_id].name for s in linked for link in s.links} == {"learner.step"}
 
 
 def check_tree(trace: list[Any], by_id: dict[bytes, Any]) -> None:

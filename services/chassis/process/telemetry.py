@@ -6,11 +6,15 @@ banyan/runtime/telemetry_schema.py; others raise KeyError, so a test finds them.
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 
-from banyan.runtime.telemetry_schema import METRICS, SPANS
+from banyan.runtime.telemetry_schema import BUCKETS, KINDS, METRICS, REASONS, SPANS
 
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Variable that lets what was said leave in telemetry, by OpenTelemetry's conventions for GenAI."""
 _tracer: Any = None
 _meter: Any = None
 _providers: list[Any] = []
@@ -43,9 +47,26 @@ class Span:
             self._inner.add_link(context)
 
     def record(self, kind: object, error: BaseException | None, place: object) -> None:
-        """Record the error that leaves a block; the arguments are those of `__exit__`."""
-        if self._inner is not None and isinstance(error, Exception):
+        """Record the error that leaves a block; the arguments are those of `__exit__`.
+
+        A cancellation is none: nothing failed. Words of errors may quote a prompt or an answer, so
+        they leave only where CONTENT is set.
+        """
+        if self._inner is None or not isinstance(error, Exception):
+            return
+        name = type(error).__name__
+        if os.environ.get(CONTENT, "").lower() == "true":
             self._inner.record_exception(error)
+        else:
+            self._inner.add_event("exception", {"exception.type": name})
+        self.fail(name)
+
+    def fail(self, reason: str) -> None:
+        """Mark the span as failed, for a reason that holds nothing of prompts and answers."""
+        if self._inner is not None:
+            from opentelemetry.trace import Status, StatusCode
+
+            self._inner.set_status(Status(StatusCode.ERROR, reason))
 
     def end(self) -> None:
         """End a span that `start` began."""
@@ -67,7 +88,7 @@ def setup(service: str) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.name": service})
+    resource = Resource.create(_resource(service))
     tracing = TracerProvider(resource=resource)
     tracing.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=8192, schedule_delay_millis=500)
@@ -78,6 +99,21 @@ def setup(service: str) -> None:
     metrics.set_meter_provider(metering)
     _tracer, _meter = tracing.get_tracer("banyan"), metering.get_meter("banyan")
     _providers[:] = [tracing, metering]
+
+
+def _resource(service: str) -> dict[str, str | int]:
+    """Return what tells this process from others, by OpenTelemetry's conventions for resources."""
+    host, process = socket.gethostname(), os.getpid()
+    run = os.environ.get("BANYAN_RUN", "")
+    return {
+        "service.namespace": "banyan",
+        "service.name": service,
+        "service.version": metadata.version("banyan"),
+        "service.instance.id": f"{host}:{process}",
+        "host.name": host,
+        "process.pid": process,
+        **({"banyan.run": run} if run else {}),
+    }
 
 
 def shutdown() -> None:
@@ -101,14 +137,19 @@ def start(
     if _tracer is None:
         return Span()
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, NonRecordingSpan, set_span_in_context
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
 
     parent = _context_of(traceparent)
     context = set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
     linked = [Link(c) for c in map(_context_of, links) if c is not None]
     return Span(
         _tracer.start_span(
-            name, context=context, links=linked, attributes=_named(attributes), start_time=start_ns
+            name,
+            context=context,
+            kind=SpanKind[KINDS.get(name, "internal").upper()],
+            links=linked,
+            attributes=_named(attributes),
+            start_time=start_ns,
         )
     )
 
@@ -125,6 +166,12 @@ def span(
         yield block
 
 
+def kind_of(reason: str) -> str:
+    """Return the kind of a reason, its first word if that is one of ours; else OTHER."""
+    kind = reason.partition(":")[0]
+    return kind if kind in REASONS else "OTHER"
+
+
 def count(name: str, n: int | float = 1, **attributes: Any) -> None:
     """Add to a counter."""
     unit, description = METRICS[name]
@@ -137,7 +184,13 @@ def observe(name: str, value: float, **attributes: Any) -> None:
     """Record a value in a histogram."""
     unit, description = METRICS[name]
     if _meter is not None:
-        histogram = _instrument(name, lambda: _meter.create_histogram(name, unit, description))
+        bounds = BUCKETS[name]
+        histogram = _instrument(
+            name,
+            lambda: _meter.create_histogram(
+                name, unit, description, explicit_bucket_boundaries_advisory=bounds
+            ),
+        )
         histogram.record(value, _named(attributes))
 
 

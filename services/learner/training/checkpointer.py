@@ -41,15 +41,19 @@ class Checkpointer:
         """Count from `step`: nothing before it needs a checkpoint."""
         self._last_step, self._since = step, time.monotonic()
 
-    async def consider(self, mark: Mark) -> None:
+    async def consider(self, mark: Mark, step_trace: str = "") -> None:
         """Start a checkpoint in the background if it is due.
 
         A failure is logged, and the next try is made when the next checkpoint is due.
+
+        step_trace: traceparent of the newest step
         """
         if self._writing is not None and self._writing.done():
             self._finish()
         if self._writing is None and self._due(mark.step):
-            self._writing = asyncio.create_task(self._write(mark, copied=True))
+            self._writing = asyncio.create_task(
+                self._write(mark, copied=True, step_trace=step_trace)
+            )
 
     def _due(self, step: int) -> bool:
         return checkpoint.due(
@@ -69,7 +73,7 @@ class Checkpointer:
             log.error("%s; training goes on, the next one is tried when it is due", error)
         self._writing = None
 
-    async def keep(self, mark: Mark) -> Path:
+    async def keep(self, mark: Mark, step_trace: str = "") -> Path:
         """Write a checkpoint unless `mark` has one; return its folder. Raises TemporaryError."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
@@ -77,13 +81,16 @@ class Checkpointer:
         existing = self.folder / checkpoint.name_of(mark)
         if await asyncio.to_thread(checkpoint.read_mark, existing) == mark:
             return existing
-        return await self._write(mark, copied=False)
+        return await self._write(mark, copied=False, step_trace=step_trace)
 
-    async def _write(self, mark: Mark, copied: bool) -> Path:
+    async def _write(self, mark: Mark, copied: bool, step_trace: str) -> Path:
         begun = time.monotonic()
         self.begin(mark.step)
         with telemetry.span(
-            "learner.checkpoint", banyan_run=mark.run_id, banyan_policy_step=mark.step
+            "learner.checkpoint",
+            links=[step_trace],
+            banyan_run=mark.run_id,
+            banyan_policy_step=mark.step,
         ):
             snapshot = await self._torch.snapshot(mark, copied)
             loop = asyncio.get_running_loop()

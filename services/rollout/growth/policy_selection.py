@@ -1,7 +1,7 @@
 """Selection of the policy that a node samples from. Pure functions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from banyan.policy import PolicyVersion
@@ -18,12 +18,14 @@ class Published:
     folder: folder of its weights on the learner's host.
     address: address of the learner.
     bytes: size of its weights.
+    traceparent: of the step that made it; empty for the base model and without telemetry.
     """
 
     policy: PolicyVersion
     folder: Path
     address: str
     bytes: int
+    traceparent: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -34,7 +36,13 @@ class Published:
 def from_wire(message: events_pb2.PolicyPublished) -> Published:
     """Read a PolicyPublished."""
     policy = policy_from_wire(message.policy)
-    return Published(policy, Path(message.path), address=message.address, bytes=message.bytes)
+    return Published(
+        policy,
+        Path(message.path),
+        address=message.address,
+        bytes=message.bytes,
+        traceparent=message.traceparent,
+    )
 
 
 def newest(policies: Sequence[Published]) -> Published | None:

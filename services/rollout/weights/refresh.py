@@ -91,6 +91,7 @@ class Refresher:
         step, begun = target.policy.step, time.monotonic()
         span = telemetry.span(
             "rollout.refresh",
+            links=[target.traceparent],
             banyan_node=self._node_id,
             banyan_policy_step=step,
             banyan_bytes=target.bytes,
