@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from tests.cli.command import banyan, process
-from tests.cli.refusals import ARITHMETIC, refused
-from tests.faults.harness import tiny_model
+from tests.cli.refusals import ARITHMETIC, own_reward, refused
 
 
 def test_recipes_are_listed_and_shown() -> None:
@@ -124,21 +123,6 @@ def test_numbers_out_of_their_range_are_refused(tmp_path: Path, arguments: list[
     ), result.stderr
 
 
-def own_reward(folder: Path, module: str, reward: str = "own_rewards:f", **more: Any) -> Path:
-    (folder / "own_rewards.py").write_text(module)
-    (folder / "rows.jsonl").write_text('{"prompt": "1 + 1", "answer": 2}\n')
-    task = {"name": "file", "path": "rows.jsonl", "reward": reward}
-    recipe = {
-        "name": "x",
-        "model": "m/m",
-        "task": task,
-        "resources": {"engine": "scripted"},
-        **more,
-    }
-    (folder / "r.yaml").write_text(yaml.safe_dump(recipe))
-    return folder / "r.yaml"
-
-
 @pytest.mark.parametrize(
     ("module", "reward", "words"),
     [
@@ -169,23 +153,6 @@ def test_a_reward_function_that_cannot_be_used_is_refused(
     tmp_path: Path, module: str, reward: str, words: list
 ) -> None:
     refused(banyan("train", own_reward(tmp_path, module, reward), "--dry-run"), reward, *words)
-
-
-def test_a_reward_is_tried_before_a_run_begins(tmp_path: Path) -> None:
-    recipe = own_reward(tmp_path, "def f(completion, **row):\n    raise KeyError('label')\n")
-    state = tmp_path / "state"
-    refused(banyan("train", recipe, "--state", state), "KeyError", "banyan score")
-    assert not state.exists()
-
-
-def test_a_model_that_a_run_would_fetch_is_not_called_valid(tmp_path: Path) -> None:
-    recipe = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
-    said = banyan("train", recipe, "--dry-run").stderr
-    assert "its scorers are all valid" in said and "model m/m is not here" in said
-    there = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
-    model = ["--set", f"model={tiny_model(tmp_path / 'model')}"]
-    said = banyan("train", there, "--dry-run", *model).stderr
-    assert "its scorers and its model's folder are all valid" in said and "not here" not in said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import yaml
 
 from tests.cli.command import banyan, process
 from tests.cli.folders import safetensors, whole_model
-from tests.cli.refusals import ARITHMETIC, refused
+from tests.cli.refusals import ARITHMETIC, own_reward, refused
+from tests.faults.harness import tiny_model
 
 pytestmark = pytest.mark.slow  # each case is a whole command
 
@@ -168,3 +169,19 @@ def test_accelerators_that_are_not_there_are_missed_before_anything_starts(tmp_p
             "set it to auto or cpu",
         )
     assert not (tmp_path / "state").exists()
+
+
+def test_a_reward_is_tried_before_a_run_begins(tmp_path: Path) -> None:
+    recipe = own_reward(tmp_path, "def f(completion, **row):\n    raise KeyError('label')\n")
+    state = tmp_path / "state"
+    refused(banyan("train", recipe, "--state", state), "KeyError", "banyan score")
+    assert not state.exists()
+
+
+def test_a_model_that_a_run_would_fetch_is_not_called_valid(tmp_path: Path) -> None:
+    recipe = own_reward(tmp_path, "def f(completion, **row):\n    return 1.0\n")
+    said = banyan("train", recipe, "--dry-run").stderr
+    assert "its scorers are all valid" in said and "model m/m is not here" in said
+    model = ["--set", f"model={tiny_model(tmp_path / 'model')}"]
+    said = banyan("train", recipe, "--dry-run", *model).stderr
+    assert "its scorers and its model's folder are all valid" in said and "not here" not in said
