@@ -6,6 +6,8 @@ One prompt is one trace: `gateway.open` is its root, and each span below names i
 from collections.abc import Mapping
 from typing import Literal
 
+from banyan.reasons import Reason
+
 SERVICES = ("gateway", "treestore", "rollout", "verifier", "learner")
 
 Kind = Literal["internal", "producer", "consumer"]
@@ -135,10 +137,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.dead_letters": ("{message}", "messages given up"),
 }
 
-REASONS = frozenset(
-    {"ABSENT", "BUDGET", "EXCEPTION", "INFRASTRUCTURE", "NOT_A_NUMBER", "TIMEOUT", "TOO_LARGE"}
-)
-"""Kinds of reasons why a leaf has no score: their first words. What follows may quote an answer."""
+_OF_SCORES = {"ABSENT", "BUDGET", "EXCEPTION", "NOT_A_NUMBER", "TIMEOUT", "TOO_LARGE"}
+_OF_TREES = {"REDUNDANT", "RETURNED", "STALE"}
+REASONS = frozenset({*map(str, Reason), *_OF_SCORES, *_OF_TREES})
+"""Kinds of reasons why something has no score, was refused or was dropped: their first words. What
+follows may quote an answer, and nodes of others word it as they like."""
 
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 SECONDS = (

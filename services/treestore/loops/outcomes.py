@@ -15,10 +15,10 @@ def publish_outcome(context: Context, outcome: Outcome) -> None:
     if outcome.segments:
         telemetry.count("banyan.segments.stored", outcome.segments)
     for reason in outcome.refused:
-        telemetry.count("banyan.segments.refused", banyan_reason=reason)
+        telemetry.count("banyan.segments.refused", banyan_reason=telemetry.kind_of(reason))
     for state, reason in outcome.ended:
         if state == tree_pb2.TREE_STATE_DROPPED:
-            telemetry.count("banyan.trees.dropped", banyan_reason=reason)
+            telemetry.count("banyan.trees.dropped", banyan_reason=telemetry.kind_of(reason))
         else:
             telemetry.count("banyan.trees.closed")
     if outcome.dead:

@@ -87,6 +87,10 @@ def test_a_process_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("TIMEOUT: no answer in 5 s", "TIMEOUT"),
         ("EXCEPTION", "EXCEPTION"),
+        ("INFRASTRUCTURE: the child ended", "INFRASTRUCTURE"),
+        ("RETURNED: what a node says", "RETURNED"),
+        ("STALE_EPOCH", "STALE_EPOCH"),
+        ("STALENESS", "OTHER"),
         ("MY PASSWORD: hunter2", "OTHER"),
         ("", "OTHER"),
     ],
