@@ -10,7 +10,7 @@ from banyan.reasons import Reason
 
 SERVICES = ("gateway", "treestore", "rollout", "verifier", "learner")
 
-Kind = Literal["internal", "producer", "consumer"]
+Kind = Literal["internal", "producer", "consumer", "server", "client"]
 
 KINDS: Mapping[str, Kind] = {
     "gateway.open": "producer",
@@ -21,7 +21,17 @@ KINDS: Mapping[str, Kind] = {
     "treestore.ingest": "consumer",
     "learner.consume": "consumer",
 }
-"""Spans that a message begins (consumer) or that send one (producer); all others are internal."""
+"""Spans that a message begins (consumer) or that send one (producer); all others are internal.
+
+Calls between services have two spans of one name, a client's and a server's: see `is_call`.
+"""
+_CALLS = "banyan.v1."
+
+
+def is_call(span: str) -> bool:
+    """Return whether a span is one of a call of gRPC, named `service/method` by convention."""
+    return span.startswith(_CALLS) and span.count("/") == 1
+
 
 SPANS: dict[str, str] = {
     "gateway.open": "a tree is opened; root of the tree's trace",
@@ -30,6 +40,7 @@ SPANS: dict[str, str] = {
     "rollout.segment": "a segment is sampled; child of rollout.grow",
     "verifier.score": "a leaf is scored; child of gateway.open",
     "verifier.act": "an action is answered; child of gateway.open",
+    "verifier.sandbox": "a scorer or a program runs confined; child of what needs it",
     "verifier.replay": "a step is made again, as its state was lost; child of gateway.open",
     "treestore.ingest": "events of a tree are stored; child of gateway.open",
     "learner.consume": "a batch takes the tree; child of gateway.open, linked to learner.batch",
@@ -62,6 +73,24 @@ ATTRIBUTES: dict[str, str] = {
     "banyan.logger": "name of a logger",
     "banyan.events": "events in an ingest batch",
     "banyan.bytes": "bytes",
+    "banyan.state": "state of a tree",
+    "banyan.queue": "queue inside a service, or a consumer of the broker",
+    "banyan.program": "what ran in a sandbox: scorer or program",
+    # OpenTelemetry's own names, from its conventions for calls and for GenAI
+    "rpc.system.name": "grpc",
+    "rpc.method": "service/method",
+    "gen_ai.operation.name": "text_completion or execute_tool",
+    "gen_ai.usage.input_tokens": "tokens of a segment's prefix",
+    "gen_ai.usage.cache_read.input_tokens": "those of them that were not prefilled again",
+    "gen_ai.usage.output_tokens": "sampled tokens",
+    "gen_ai.response.finish_reasons": "why a segment ended",
+    "gen_ai.tool.name": "environment that answers an action",
+    "gen_ai.evaluation.name": "scorer",
+    "gen_ai.evaluation.score.value": "value of a score",
+    "gen_ai.input.messages": "prompt, as JSON; only where content may leave",
+    "gen_ai.output.messages": "text of a segment, as JSON; only where content may leave",
+    "gen_ai.tool.call.arguments": "action; only where content may leave",
+    "gen_ai.tool.call.result": "an environment's answer; only where content may leave",
 }
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -135,6 +164,15 @@ METRICS: dict[str, tuple[str, str]] = {
         "policies loaded of which nothing shows that the engine computes with them",
     ),
     "banyan.dead_letters": ("{message}", "messages given up"),
+    "banyan.run.step": ("{step}", "optimizer steps of a run that is not over"),
+    "banyan.trees.held": ("{tree}", "trees of a run that grow, wait for scores, or for a batch"),
+    "banyan.members": ("{node}", "rollout nodes of a run that are present"),
+    "banyan.store.waiting": ("{row}", "rows that wait in the store, by queue"),
+    "banyan.log.waiting": ("{message}", "messages that a consumer of the broker has not answered"),
+    "banyan.log.bytes": ("By", "bytes that a stream of the broker holds"),
+    "banyan.engine.running": ("{segment}", "segments that an engine decodes"),
+    "banyan.engine.waiting": ("{segment}", "segments that wait for an engine"),
+    "banyan.engine.kv_tokens": ("{token}", "tokens whose KV an engine holds"),
 }
 
 _OF_SCORES = {"ABSENT", "BUDGET", "EXCEPTION", "NOT_A_NUMBER", "TIMEOUT", "TOO_LARGE"}

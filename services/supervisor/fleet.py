@@ -7,6 +7,8 @@ from pathlib import Path
 
 from banyan.runtime import secret, torch_environment
 from banyan.runtime.launch import OURS
+from services.chassis.process.telemetry.providers import LISTEN as METRICS_LISTEN
+from services.chassis.process.telemetry.providers import TARGET as METRICS_TARGET
 from services.supervisor.child import Child
 from services.supervisor.state import HOST, StateFolder
 
@@ -127,6 +129,8 @@ class ProcessCommands:
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:
         command = [*OURS, f"services.{service}"]
         log = self.state.log(name)
+        listen = self.inherited.get(METRICS_LISTEN, f"{HOST}:0")
+        env |= {METRICS_LISTEN: listen, METRICS_TARGET: str(self.state.metrics(name))}
         return Child(name=name, service=service, command=command, env=env, log=log, health=health)
 
 

@@ -43,7 +43,7 @@ class StateFolder:
                 " name another with --state"
             )
         try:
-            for part in (path, path / "logs", path / "runs"):
+            for part in (path, path / "logs", path / "runs", path / "metrics"):
                 private_files.folder(part)
             secret.make(path / secret.FILE)
         except OSError as error:
@@ -147,6 +147,10 @@ class StateFolder:
     def threads(self, name: str) -> Path:
         """Return the file with the number of threads that a process may use now (ADR 055)."""
         return self.path / "threads" / name
+
+    def metrics(self, name: str) -> Path:
+        """Return the file in which a process says where its metrics are."""
+        return self.path / "metrics" / f"{name}.json"
 
     def log(self, name: str) -> Path:
         """Return the log file of a process."""

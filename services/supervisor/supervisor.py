@@ -153,6 +153,7 @@ class Supervisor:
             await self._report(child, rs.PROCESS_EVENT_EXITED)
             await asyncio.sleep(delay)
         child.state = "stopped"
+        self.fleet.state.metrics(child.name).unlink(missing_ok=True)  # a killed one leaves it
 
     async def _run_once(self, child: Child) -> None:
         """Start a child and wait for its end."""

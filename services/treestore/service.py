@@ -20,6 +20,7 @@ from services.treestore.lifecycle import effects
 from services.treestore.loops import deadlines
 from services.treestore.loops.dead_letters import DeadLetters
 from services.treestore.loops.ingester import Ingester
+from services.treestore.loops.levels import Levels
 from services.treestore.loops.maintenance import Maintenance
 from services.treestore.loops.outbox import Outbox
 from services.treestore.storage import store_metadata
@@ -130,6 +131,7 @@ async def _connected(context: Context) -> AsyncIterator["asyncio.Future[None]"]:
                 outbox.run(),
                 maintenance.watch(),
                 maintenance.sweep(),
+                Levels(context, bus).run(),
                 context.database.check(),
                 context.database.damaged(),
             )

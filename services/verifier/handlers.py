@@ -56,12 +56,14 @@ class LeafHandler:
             "banyan_tree": key.tree_id.hex(),
             "banyan_leaf": f"{key.leaf.segment.hex()}:{key.leaf.end}",
             "banyan_scorer": name,
+            "gen_ai.evaluation.name": name,
         }
         with telemetry.span("verifier.score", transcript.traceparent, **attributes) as span:
             began = time.monotonic()
             verdict = await self._verdict(transcript, specs.get(name) or ScorerSpec(name, {}))
             if isinstance(verdict.outcome, Scored):
-                span.set(banyan_score=verdict.outcome.value)
+                value = verdict.outcome.value
+                span.set(banyan_score=value, **{"gen_ai.evaluation.score.value": value})
             else:
                 span.set(banyan_reason=telemetry.kind_of(verdict.outcome.reason))
                 span.fail(telemetry.kind_of(verdict.outcome.reason))

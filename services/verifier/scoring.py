@@ -143,7 +143,10 @@ class Scoring:
         run = await self._call(len(completion), lambda: _next(examination, None))
         while isinstance(run, Run):
             async with self._programs.slot(run_id):
-                result = await self._jail.run(run)
+                with telemetry.span(
+                    "verifier.sandbox", telemetry.current().traceparent, banyan_program=spec.name
+                ):
+                    result = await self._jail.run(run)
             run = _next(examination, result)
         version = f"{examiner.version} in {self._jail.version}"
         return Verdict(version, sound(run, spec.name))

@@ -26,11 +26,11 @@ def test_every_name_is_in_the_schema() -> None:
     for verb, call, _ in calls():
         if verb in ("span", "start"):
             spans.add(first_string(call))
-        if verb in ("count", "observe"):
+        if verb in ("count", "observe", "level"):
             metrics.add(first_string(call))
         if verb == "observe":
             histograms.add(first_string(call))
-        if verb in ("span", "start", "count", "observe"):
+        if verb in ("span", "start", "count", "observe", "level"):
             attributes |= {k.arg for k in call.keywords if k.arg and k.arg.startswith("banyan_")}
     assert spans and spans <= set(SPANS)
     assert metrics <= set(METRICS)

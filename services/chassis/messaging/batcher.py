@@ -5,6 +5,7 @@ it.
 """
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -46,7 +47,8 @@ class Batcher(Generic[T, R]):
         return await answer
 
     def _begin(self) -> None:
-        self._sender = asyncio.create_task(self._run())
+        # It outlives its first caller, whose trace is not that of the others.
+        self._sender = asyncio.create_task(self._run(), context=contextvars.Context())
         self._sender.add_done_callback(self._ended)
 
     async def _run(self) -> None:

@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
-from services.chassis.messaging import dead_letters, streams, subjects, triggers
+from services.chassis.messaging import dead_letters, kept_traces, streams, subjects, triggers
 from services.chassis.messaging.chunks import BROKER_BYTES, HEADER_BYTES
 from services.chassis.messaging.chunks import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from services.chassis.messaging.consumer import Consumer
@@ -53,7 +53,7 @@ class Bus:
     @classmethod
     async def of(cls, settings: Settings, name: str, inbox_prefix: str = "") -> "Bus":
         """Connect as the settings of a service say. Raise DeadlineMissed."""
-        return await cls.connect(
+        bus = await cls.connect(
             settings.nats,
             name,
             creds=settings.nats_creds,
@@ -61,6 +61,8 @@ class Bus:
             tls_root=settings.nats_tls_root,
             tls_name=settings.nats_tls_name,
         )
+        await kept_traces.share(bus.client)
+        return bus
 
     @classmethod
     async def connect(
@@ -281,6 +283,15 @@ class Bus:
             offset += len(consumers)
             if len(consumers) < _LISTED:
                 return floors
+
+    async def waiting(self, stream: str) -> dict[str, int]:
+        """Return the messages that each durable consumer has not answered, by name."""
+        consumers = await self._js.consumers_info(stream)
+        return {
+            consumer.name: (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
+            for consumer in consumers
+            if consumer.config.durable_name
+        }
 
     async def subjects_of(self, stream: str) -> list[str]:
         """Return the subjects of which a stream holds messages."""

@@ -11,9 +11,10 @@ from typing import Any
 
 from banyan.errors import BanyanError, InvalidInput, NotReady
 from banyan.runtime.launch import find_users_code
-from banyan.text.printable import PrintableFormatter, printable
+from banyan.text.printable import printable
 from services.chassis.process import telemetry
 from services.chassis.process.parent_death import orphaned, tie_to_parent
+from services.chassis.process.telemetry.log_lines import formatter
 
 _CANCEL_AGAIN_S = 0.5
 # A computing thread takes the interpreter back after each operation; Python's default of 5 ms would
@@ -31,18 +32,16 @@ def main(
     a service that does not stop, so it ends itself `orphan_s` after the signal.
     """
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(
-        PrintableFormatter(f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s")
-    )
     logging.basicConfig(level=os.environ.get("BANYAN_LOG_LEVEL", "info").upper(), handlers=[lines])
-    sys.setswitchinterval(_SWITCH_S)
-    tie_to_parent()
-    find_users_code()
-    telemetry.setup(service)
-    # What the imports made never becomes garbage, and a pass over it holds up the loop.
-    gc.collect()
-    gc.freeze()
     try:
+        lines.setFormatter(formatter(service))
+        sys.setswitchinterval(_SWITCH_S)
+        tie_to_parent()
+        find_users_code()
+        telemetry.setup(service)
+        # What the imports made never becomes garbage, and a pass over it holds up the loop.
+        gc.collect()
+        gc.freeze()
         asyncio.run(_until_stopped(run, orphan_s))
     except BanyanError as error:
         print(printable(f"{service}: {error}"), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """The secret of the ports: servers require it of every call, channels send it with every call.
 
-Without a secret nothing is required.
+Without a secret nothing is required. Channels send the trace of a call beside it.
 """
 
 import hmac
@@ -14,6 +14,7 @@ from banyan.errors import Refused
 from banyan.reasons import Reason
 from banyan.runtime.secret import KEY
 from banyan.wire.status import status_of
+from services.chassis.rpc import tracing
 
 UNAUTHENTICATED = Reason.UNAUTHENTICATED
 _OPEN = "/grpc.health.v1.Health/"  # probes have no secret, and learn only whether it serves
@@ -48,22 +49,25 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def bearers(secret: str) -> list[Any]:
-    """Return the interceptors by which a channel sends the secret, one per kind of call."""
-    if not secret:
-        return []
+    """Return the interceptors by which a channel sends the secret and the trace, one per kind of
+    call.
+    """
     kinds = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
     return [kind(secret) for kind in kinds]
 
 
 class _Bearer:
     def __init__(self, secret: str) -> None:
-        self._secret = secret
+        self._secret = ((KEY, secret),) if secret else ()
 
     async def _send(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()), (KEY, self._secret))
-        return await continuation(details._replace(metadata=metadata), request)
+        sent = (*self._secret, *tracing.metadata())
+        if sent:
+            metadata = grpc.aio.Metadata(*(details.metadata or ()), *sent)
+            details = details._replace(metadata=metadata)
+        return await continuation(details, request)
 
 
 class _UnaryUnary(_Bearer, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]

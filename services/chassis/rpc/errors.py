@@ -25,7 +25,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         handler = await continuation(details)
         if handler is None:
             return None
-        kind = _kind(handler)
+        kind = kind_of_handler(handler)
         inner = getattr(handler, kind)
         if not handler.response_streaming:
             return handler._replace(**{kind: _unary(inner, details.method)})
@@ -34,7 +34,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return handler._replace(**{kind: _stream(inner, details.method)})
 
 
-def _kind(handler: Any) -> str:
+def kind_of_handler(handler: Any) -> str:
     """Return the name of the handler's own method, for example "unary_stream"."""
     request = "stream" if handler.request_streaming else "unary"
     response = "stream" if handler.response_streaming else "unary"

@@ -17,6 +17,7 @@ from banyan.wire.status import error_of
 from services.chassis.rpc.auth import Guard, bearers
 from services.chassis.rpc.errors import ErrorInterceptor
 from services.chassis.rpc.health import Health, Liveness
+from services.chassis.rpc.tracing import Traced
 
 MAX_BYTES = 64 << 20
 # Metadata: the only run that a call may be about. The gateway sets it for joined nodes.
@@ -84,7 +85,7 @@ async def serve(
     """
     guard = [Guard(secret, secret_file)] if secret else []
     options = _server_options(most_bytes, most_calls)
-    server = grpc.aio.server(interceptors=[*guard, ErrorInterceptor()], options=options)
+    server = grpc.aio.server(interceptors=[*guard, ErrorInterceptor(), Traced()], options=options)
     health = Health(liveness or Liveness())
     by_name: Any = _ByName(server)
     health_pb2_grpc.add_HealthServicer_to_server(health, by_name)

@@ -76,6 +76,7 @@ class Publisher:
             "gateway.open", banyan_run=self._run_id, banyan_tree=tree, banyan_group=spec.group_id
         ) as span:
             spec.traceparent = span.traceparent
+            span.say(**{"gen_ai.input.messages": lambda: spec.messages_json})
             await self._batcher.ask(spec)
         telemetry.count("banyan.trees.opened", banyan_run=self._run_id)
 

@@ -1,4 +1,4 @@
-"""Metric of how many segments an engine decodes together."""
+"""Metrics of an engine: how many segments it decodes together, what waits, what it holds."""
 
 import time
 from collections.abc import Callable
@@ -20,8 +20,8 @@ class Occupancy:
         self._clock, self._since = clock, clock()
         self._before = EngineStats()
 
-    def after_step(self, stats: Callable[[], EngineStats]) -> None:
-        """Take note of a step that has ended. stats: asked for once a second."""
+    def look(self, stats: Callable[[], EngineStats]) -> None:
+        """Take note of the steps that have ended. stats: asked for once a second."""
         now = self._clock()
         if now - self._since < EVERY_S:
             return
@@ -31,3 +31,6 @@ class Occupancy:
         self._before = found
         if steps > 0:
             telemetry.observe("banyan.engine.occupancy", sampled / steps)
+        telemetry.level("banyan.engine.running", found.running)
+        telemetry.level("banyan.engine.waiting", found.waiting)
+        telemetry.level("banyan.engine.kv_tokens", found.kv_tokens)

@@ -273,7 +273,7 @@ class EngineThread:
                 if engine.busy and self._my_turn:
                     self._before_step()
                     self._publish(engine.step())
-                    occupancy.after_step(engine.stats)
+                occupancy.look(engine.stats)
                 self._settle_drain(engine)
         except BaseException as error:  # the node must end with any error instead of waiting
             self._deliver(error)

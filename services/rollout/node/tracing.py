@@ -1,7 +1,10 @@
 """Spans of segments: one for each, below the tree's `rollout.grow`, from its request to its end."""
 
+import json
 import time
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from banyan.plugins import Branch
 from banyan.segment import Kind, Segment
@@ -30,14 +33,14 @@ class Spans:
         """Write the spans of segments that ended, and count their tokens."""
         for segment in segments:
             key = tree.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))
-            tokens = len(segment)
+            tokens, prefix = len(segment), 0
             if segment.parent and segment.kind is not Kind.TOOL:  # the engine sees it as a prefix
                 is_sampled = segment.kind is Kind.POLICY
                 prefix = tree.grower.tree.prefix_length(segment.parent, segment.fork)
                 telemetry.count("banyan.tokens.sampled", tokens if is_sampled else 0)
                 telemetry.count("banyan.tokens.cached", segment.cached_tokens)
                 telemetry.count("banyan.tokens.prefilled", prefix - segment.cached_tokens)
-            telemetry.start(
+            span = telemetry.start(
                 "rollout.segment",
                 tree.traceparent,
                 start_ns=self._requested_ns.pop(key, None),
@@ -45,5 +48,27 @@ class Spans:
                 banyan_segment=segment.id.hex(),
                 banyan_tokens=tokens,
                 banyan_policy_step=segment.policy_step,
-                **({"banyan_action": segment.parent.hex()} if segment.kind is Kind.TOOL else {}),
-            ).end()
+                **_by_convention(segment, prefix),
+            )
+            span.say(**{"gen_ai.output.messages": partial(_message, segment.text)})
+            span.end()
+
+
+def _by_convention(segment: Segment, prefix: int) -> dict[str, Any]:
+    """Return the attributes of a segment that OpenTelemetry's conventions for GenAI name.
+
+    prefix: tokens before it, unless nobody sampled it.
+    """
+    if segment.kind is Kind.TOOL:
+        return {"banyan_action": segment.parent.hex()}
+    return {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.usage.input_tokens": prefix,
+        "gen_ai.usage.cache_read.input_tokens": segment.cached_tokens,
+        "gen_ai.usage.output_tokens": len(segment) if segment.kind is Kind.POLICY else 0,
+        "gen_ai.response.finish_reasons": [segment.finish.name],
+    }
+
+
+def _message(text: str) -> str:
+    return json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": text}]}])

@@ -112,9 +112,9 @@ class Actions:
             if way.effect_begun:
                 raise effect.unknown("a tool may have been called for it before")
             text = way.call if way.HasField("call") else call
-            with spans.act(way, tree_id) as span:
+            with spans.act(way, tree_id, text) as span:
                 found = await self._new(way, tree_id, text, effect)
-                spans.answered(span, found[0].observation)
+                spans.answered(span, found[0].observation, found[1])
             return self._asked.keep(tree_id, action, found)
         except Unanswerable as end:
             self._places.end(end)

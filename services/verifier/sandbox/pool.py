@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from services.chassis.process import telemetry
 from services.verifier.sandbox import ends
 from services.verifier.sandbox.allowed import grants
 from services.verifier.sandbox.closing import Closing
@@ -95,7 +96,10 @@ class Pool:
         lane = self._lane(spec)
         with lane.hold():  # no other scorer evicts it while this one waits
             await self._evict()
-            return await lane.score(request, run_id, count)
+            with telemetry.span(
+                "verifier.sandbox", telemetry.current().traceparent, banyan_program=spec.name
+            ):
+                return await lane.score(request, run_id, count)
 
     async def warm(self, spec: ScorerSpec, row: Mapping[str, Any]) -> None:
         """Start a child, so that the next score does not wait for imports.

@@ -31,10 +31,10 @@ def test_it_is_the_mean_over_the_steps_of_a_second(seen: list[tuple[str, float]]
     metric = Occupancy(lambda: now)
     for after_s, steps, sampled in ((0.5, 4, 32), (0.5, 10, 60), (0.9, 11, 61), (0.1, 20, 85)):
         now += after_s
-        metric.after_step(lambda: EngineStats(steps=steps, sampled_tokens=sampled))  # noqa: B023
+        metric.look(lambda: EngineStats(steps=steps, sampled_tokens=sampled))  # noqa: B023
     assert seen == [("banyan.engine.occupancy", 6.0), ("banyan.engine.occupancy", 2.5)]
     now += 60.0  # without a step: nothing is observed
-    metric.after_step(lambda: EngineStats(steps=20, sampled_tokens=85))
+    metric.look(lambda: EngineStats(steps=20, sampled_tokens=85))
     assert len(seen) == 2
 
 

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from banyan.runtime.telemetry_schema import BUCKETS, KINDS, METRICS, SPANS
 from services.chassis.process import telemetry
+from services.chassis.process.telemetry import metrics, providers
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from services.chassis.process import telemetry
     ],
 )
 def test_a_traceparent_that_is_none_begins_a_new_trace(traceparent: str, monkeypatch) -> None:
-    monkeypatch.setattr(telemetry, "_tracer", TracerProvider().get_tracer("test"))
+    monkeypatch.setattr(telemetry.active, "tracer", TracerProvider().get_tracer("test"))
     span = telemetry.start("rollout.grow", traceparent, links=[traceparent])
     span.link(traceparent)
     span.end()
@@ -38,7 +39,7 @@ def test_a_traceparent_that_is_none_begins_a_new_trace(traceparent: str, monkeyp
 def ended(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     spans, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(telemetry, "_tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(telemetry.active, "tracer", provider.get_tracer("test"))
     return spans
 
 
@@ -74,12 +75,12 @@ def test_spans_that_a_message_begins_or_that_send_one_say_so(ended: InMemorySpan
 
 def test_a_process_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANYAN_RUN", "r")
-    found = telemetry._resource("rollout")
+    found = providers._resource("rollout")
     assert found["service.name"] == "rollout" and found["service.namespace"] == "banyan"
     assert found["service.instance.id"] == f"{found['host.name']}:{os.getpid()}"
     assert found["service.version"] == metadata.version("banyan") and found["banyan.run"] == "r"
     monkeypatch.delenv("BANYAN_RUN")
-    assert "banyan.run" not in telemetry._resource("gateway")
+    assert "banyan.run" not in providers._resource("gateway")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,8 @@ def test_only_the_kind_of_a_reason_leaves(reason: str, kind: str) -> None:
 def test_histograms_tell_rewards_shares_and_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     meter = MeterProvider([reader]).get_meter("test")
-    monkeypatch.setattr(telemetry, "_meter", meter)
-    monkeypatch.setattr(telemetry, "_instruments", {})
+    monkeypatch.setattr(telemetry.active, "meter", meter)
+    monkeypatch.setattr(metrics, "_instruments", {})
     for reward in (0.25, 0.26, 0.75):
         telemetry.observe("banyan.step.reward", reward)
     data = reader.get_metrics_data()

@@ -5,69 +5,67 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SERVICES, SPANS
+from banyan.runtime.telemetry_schema import ATTRIBUTES, METRICS, SERVICES, SPANS, is_call
 from banyan.v1 import runstore_service_pb2 as rs
 from tests.faults import tool_load
-from tests.faults.harness import system
+from tests.faults.harness import recipe, system, tiny_model
+from tests.telemetry.otlp import receiving
 
 pytestmark = pytest.mark.slow
 
 
-class Receiver(
-    trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer
-):
-    """A receiver that keeps spans as (service, span), and the names of metrics."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[str, Any]] = []
-        self.metrics: set[str] = set()
-
-    async def Export(self, request: Any, context: Any) -> Any:
-        if isinstance(request, metrics_service_pb2.ExportMetricsServiceRequest):
-            for resource in request.resource_metrics:
-                self.metrics |= {m.name for scope in resource.scope_metrics for m in scope.metrics}
-            return metrics_service_pb2.ExportMetricsServiceResponse()
-        for resource in request.resource_spans:
-            service = next(
-                a.value.string_value
-                for a in resource.resource.attributes
-                if a.key == "service.name"
-            )
-            self.spans += [
-                (service, span) for scope in resource.scope_spans for span in scope.spans
-            ]
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-async def test_a_prompts_life_is_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver = Receiver()
-    server = grpc.aio.server()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, server)
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    otel = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
-        "OTEL_EXPORTER_OTLP_INSECURE": "true",
-    }
-    async with system(tmp_path / "s", otel) as made:
+async def test_a_prompts_life_is_one_trace(tmp_path: Path) -> None:
+    async with receiving() as receiver, system(tmp_path / "s", receiver.env) as made:
         await made.create(tool_load.tool_load(tmp_path, tool_load.CALCULATOR, steps=2))
         run = await made.finish()
         await asyncio.sleep(1.0)  # the exporters' batch delay
-    await server.stop(1.0)
     assert run.state == rs.RUN_STATE_SUCCEEDED, run.cause
     check_spans(receiver.spans)
-    assert receiver.metrics <= set(METRICS), receiver.metrics - set(METRICS)
-    assert {"banyan.segments.stored", "banyan.answers"} <= receiver.metrics
+    ours = {name for name in receiver.metrics if not name.startswith("otel.sdk.")}
+    assert ours <= set(METRICS), ours - set(METRICS)
+    assert {"banyan.segments.stored", "banyan.answers", "banyan.log.waiting"} <= ours
+    # What an exporter could not send is counted by the SDK itself.
+    assert "otel.sdk.exporter.span.exported" in receiver.metrics
+
+
+async def test_of_few_traces_those_that_failed_are_sent_whole(tmp_path: Path) -> None:
+    scorer = {"name": "tests.telemetry.test_trace:picky"}
+    data = recipe(tiny_model(tmp_path / "m"), filter=[scorer], eval__filter=[scorer])
+    env = {"BANYAN_TRACE_SHARE": "0", "BANYAN_TRACE_SLOW_S": "1000"}
+    async with receiving() as receiver, system(tmp_path / "s", receiver.env | env) as made:
+        await made.create(data)
+        await made.finish()
+        await asyncio.sleep(1.0)  # the exporters' batch delay
+    traces: dict[bytes, list[tuple[str, Any]]] = defaultdict(list)
+    for service, span in receiver.spans:
+        traces[span.trace_id].append((service, span))
+    assert traces, "nothing failed"
+    for spans in traces.values():
+        assert any(span.status.code == 2 for _, span in spans), "a trace in which nothing failed"
+    scored = [
+        spans
+        for spans in traces.values()
+        if any(span.name == "verifier.score" for _, span in spans)
+    ]
+    assert scored, "no failed score"
+    for spans in scored:  # what other processes did before the score failed is there, too
+        assert {"gateway", "rollout", "verifier"} <= {service for service, _ in spans}
+        assert "gateway.open" in {span.name for _, span in spans}
+
+
+def picky(completion: str, answer: str) -> float:
+    """Fail for one row in five."""
+    if sum(answer.encode()) % 5 == 0:
+        raise ValueError("this row is not to my taste")
+    return float(completion.strip() == answer)
 
 
 def check_spans(spans: list[tuple[str, Any]]) -> None:
-    assert {span.name for _, span in spans} <= set(SPANS)
+    names = {span.name for _, span in spans}
+    assert {name for name in names if not is_call(name)} <= set(SPANS)
+    assert "banyan.v1.TreeStoreService/CommitBatch" in names, "no call is in a trace"
     assert {a.key for _, span in spans for a in span.attributes} <= set(ATTRIBUTES)
     assert {service for service, _ in spans} == set(SERVICES)
     by_id = {span.span_id: span for _, span in spans}
@@ -98,15 +96,18 @@ def check_tree(trace: list[Any], by_id: dict[bytes, Any]) -> None:
     assert wanted <= names, wanted - names
     (root,) = [span for span in trace if not span.parent_span_id]
     assert root.name == "gateway.open"
-    parents = {"rollout.segment": "rollout.grow"}
+    parents = {"rollout.segment": "rollout.grow", "verifier.sandbox": "verifier.score"}
     for span in trace:
-        if span is not root:
+        if is_call(span.name):
+            assert by_id[span.parent_span_id].trace_id == span.trace_id
+        elif span is not root:
             assert by_id[span.parent_span_id].name == parents.get(span.name, "gateway.open"), (
                 span.name
             )
             assert span.start_time_unix_nano <= span.end_time_unix_nano
     acts = [attributes(span) for span in trace if span.name == "verifier.act"]
     told = {"banyan.run", "banyan.tree", "banyan.action", "banyan.environment"}
+    told |= {"gen_ai.operation.name", "gen_ai.tool.name"}
     for act in acts:  # whose, which and how, and never what was said
         assert set(act) == told | {"banyan.outcome", "banyan.effect"}
         assert (act["banyan.outcome"], act["banyan.effect"]) == ("OK", "NONE")

@@ -1,0 +1,64 @@
+"""Levels for dashboards: trees under way, members, what waits in the store and in the broker."""
+
+import asyncio
+import logging
+from functools import partial
+
+import nats.errors
+from nats.js.errors import Error as JetStreamError
+from sqlalchemy import Connection
+
+from banyan.errors import TemporaryError
+from services.chassis.messaging import subjects
+from services.chassis.messaging.bus import Bus
+from services.chassis.process import telemetry
+from services.treestore.control import members, runs
+from services.treestore.queries import stats
+from services.treestore.unit_of_work import counts
+from services.treestore.unit_of_work.context import Context
+
+log = logging.getLogger(__name__)
+EVERY_S = 5.0
+_STATES = ("growing", "scoring", "closed")
+_QUEUES = ("outbox", "parked", "dead")
+_STREAMS = (subjects.LINEAGE, subjects.GROWTH, subjects.TRAIN, subjects.DEAD)
+
+
+class Levels:
+    """The loop that states the levels; it reads nothing where nobody takes metrics."""
+
+    def __init__(self, context: Context, bus: Bus) -> None:
+        self._context, self._bus = context, bus
+
+    async def run(self) -> None:
+        """State the levels until cancelled."""
+        if not telemetry.measuring():
+            await asyncio.Event().wait()
+        while True:
+            try:
+                await self._context.database.read(partial(_state_store, self._context.now()))
+                for stream in _STREAMS:
+                    await self._state_stream(stream)
+            except (TimeoutError, nats.errors.Error, JetStreamError, TemporaryError) as error:
+                log.debug("no levels now: %s", error)
+            await asyncio.sleep(EVERY_S)
+
+    async def _state_stream(self, stream: str) -> None:
+        state = await self._bus.state(stream)
+        telemetry.level("banyan.log.bytes", state.bytes, banyan_queue=stream)
+        for consumer, waiting in (await self._bus.waiting(stream)).items():
+            telemetry.level("banyan.log.waiting", waiting, banyan_queue=f"{stream}/{consumer}")
+
+
+def _state_store(now_ms: int, connection: Connection) -> None:
+    for run in runs.read_all(connection, live_only=True).runs:
+        counted = counts.read(connection, run.run_id)
+        for state in _STATES:
+            trees = counted.get(f"trees_{state}", 0)
+            telemetry.level("banyan.trees.held", trees, banyan_run=run.run_id, banyan_state=state)
+        present = sum(m.present for m in members.read(connection, run.run_id, now_ms).members)
+        telemetry.level("banyan.members", present, banyan_run=run.run_id)
+        telemetry.level("banyan.run.step", run.step, banyan_run=run.run_id)
+    whole = stats.read(connection, "")
+    for queue in _QUEUES:
+        telemetry.level("banyan.store.waiting", whole[queue], banyan_queue=queue)
