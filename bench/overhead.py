@@ -13,7 +13,7 @@ import string
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,7 +187,7 @@ async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
     """Run the embedded system, and its steps in one process, each after the policy that it
     begins with."""
     async with AsyncExitStack() as stack:
-        started = await stack.enter_async_context(_started(recipe))
+        started = await stack.enter_async_context(run_of(recipe))
         beside = stack.enter_context(Beside(recipe, started.run_id))
         await beside.ready()
         through, alone = Through(), None
@@ -214,7 +214,7 @@ async def turn(recipe: Recipe, deadline_s: float = 900.0) -> Turn:
 async def processor(recipe: Recipe, warm: int = WARM, deadline_s: float = 900.0) -> Step:
     """Run the embedded system; return the mean processor time of a step, by service."""
     last = recipe.budget.steps
-    async with asyncio.timeout(deadline_s), _started(recipe) as started:
+    async with asyncio.timeout(deadline_s), run_of(recipe) as started:
         await started.policy(warm)
         before, began = of_services(started.supervisor), time.monotonic()
         await started.policy(last)
@@ -225,14 +225,16 @@ async def processor(recipe: Recipe, warm: int = WARM, deadline_s: float = 900.0)
 
 async def services(recipe: Recipe, deadline_s: float = 900.0) -> Through:
     """Run the embedded system."""
-    async with asyncio.timeout(deadline_s), _started(recipe) as started:
+    async with asyncio.timeout(deadline_s), run_of(recipe) as started:
         through = Through()
         await started.read(through)
         return through
 
 
 @dataclass
-class _Started:
+class Started:
+    """A system that runs, with its run."""
+
     supervisor: Supervisor
     gateway: Any
     store: Any
@@ -266,10 +268,11 @@ class _Started:
 
 
 @contextlib.asynccontextmanager
-async def _started(recipe: Recipe) -> AsyncIterator[_Started]:
+async def run_of(recipe: Recipe, extra: Mapping[str, str] | None = None) -> AsyncIterator[Started]:
+    """Start the embedded system and its run. extra: environment of every process."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        supervisor = await stack.enter_async_context(embedded(folder))
+        supervisor = await stack.enter_async_context(embedded(folder, extra=extra))
         state = supervisor.fleet.state
         channels = [
             rpc.channel(state.address(name), secret=state.secret)
@@ -285,7 +288,7 @@ async def _started(recipe: Recipe) -> AsyncIterator[_Started]:
             recipe_json=recipe.model_dump_json(), request_id=uuid.uuid4().hex
         )
         run_id = (await rpc.call(gateway.CreateRun, create, 60.0, 30.0)).run.run_id
-        yield _Started(
+        yield Started(
             supervisor, gateway, rs_grpc.RunStoreServiceStub(store), published, folder, run_id
         )
 

@@ -129,7 +129,8 @@ class ProcessCommands:
     def _python(self, name: str, service: str, env: dict[str, str], health: str) -> Child:
         command = [*OURS, f"services.{service}"]
         log = self.state.log(name)
-        listen = self.inherited.get(METRICS_LISTEN, f"{HOST}:0")
+        asked = {**self.inherited, **(self.extra or {})}
+        listen = asked.get(METRICS_LISTEN, f"{HOST}:0")
         env |= {METRICS_LISTEN: listen, METRICS_TARGET: str(self.state.metrics(name))}
         return Child(name=name, service=service, command=command, env=env, log=log, health=health)
 

@@ -31,15 +31,16 @@ class Spans:
 
     def ended(self, tree: ActiveTree, segments: Iterable[Segment]) -> None:
         """Write the spans of segments that ended, and count their tokens."""
+        sampled = cached = prefilled = 0
         for segment in segments:
             key = tree.grower.key(Branch(segment.parent, segment.fork, segment.ordinal))
             tokens, prefix = len(segment), 0
             if segment.parent and segment.kind is not Kind.TOOL:  # the engine sees it as a prefix
                 is_sampled = segment.kind is Kind.POLICY
                 prefix = tree.grower.tree.prefix_length(segment.parent, segment.fork)
-                telemetry.count("banyan.tokens.sampled", tokens if is_sampled else 0)
-                telemetry.count("banyan.tokens.cached", segment.cached_tokens)
-                telemetry.count("banyan.tokens.prefilled", prefix - segment.cached_tokens)
+                sampled += tokens if is_sampled else 0
+                cached += segment.cached_tokens
+                prefilled += prefix - segment.cached_tokens
             span = telemetry.start(
                 "rollout.segment",
                 tree.traceparent,
@@ -52,6 +53,9 @@ class Spans:
             )
             span.say(**{"gen_ai.output.messages": partial(_message, segment.text)})
             span.end()
+        telemetry.count("banyan.tokens.sampled", sampled)
+        telemetry.count("banyan.tokens.cached", cached)
+        telemetry.count("banyan.tokens.prefilled", prefilled)
 
 
 def _by_convention(segment: Segment, prefix: int) -> dict[str, Any]:

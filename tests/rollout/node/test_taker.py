@@ -87,7 +87,7 @@ def claimer(
 def spans(monkeypatch):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(telemetry, "_tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(telemetry.active, "tracer", provider.get_tracer("test"))
     return exporter
 
 

@@ -23,14 +23,14 @@ def test_tokens_are_counted_by_what_the_engine_did(monkeypatch: pytest.MonkeyPat
 
     def start(*_: object, **named: Any) -> Any:
         started.append(named)
-        return SimpleNamespace(end=lambda: None)
+        return SimpleNamespace(end=lambda: None, say=lambda **contents: None)
 
     monkeypatch.setattr(telemetry, "start", start)
     forge = Forge()
     root = forge.root(forge.spec())
     said = forge.child(root)
     answer: Any = SimpleNamespace(
-        parent=said.id, kind=Kind.TOOL, fork=len(said), cached_tokens=0, id=b"a", ordinal=0
+        parent=said.id, kind=Kind.TOOL, fork=len(said), cached_tokens=0, id=b"a", ordinal=0, text=""
     )
     spec = forge.spec()
     tree = Tree(spec.tree_id, [root, said])
@@ -50,5 +50,7 @@ def test_tokens_are_counted_by_what_the_engine_did(monkeypatch: pytest.MonkeyPat
         "banyan.tokens.cached": said.cached_tokens,
         "banyan.tokens.prefilled": len(root) - said.cached_tokens,
     }
+    inputs = [span.get("gen_ai.usage.input_tokens") for span in started]
+    assert inputs == [0, len(root), None], "a tool's answer has no usage"
     actions = [span.get("banyan_action") for span in started]
     assert actions == [None, None, said.id.hex()], "as `verifier.act` names it"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from banyan.errors import InvalidInput
 from services.chassis.process.telemetry.kept_traces import KeptTraces
+from services.chassis.process.telemetry.sender import Sender
 
 if TYPE_CHECKING:
     from services.chassis.process.telemetry.scrape import Scrape
@@ -17,9 +18,11 @@ LISTEN = "BANYAN_METRICS_LISTEN"
 TARGET = "BANYAN_METRICS_TARGET"
 """File in which the address of /metrics is written, as Prometheus reads targets from files."""
 SHARE, SLOW = "BANYAN_TRACE_SHARE", "BANYAN_TRACE_SLOW_S"
-_QUEUE = 8192  # spans that wait for the exporter
-# The SDK then counts what its queues had no room for, and what its exporters failed to send.
-_COUNTED = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+_DEFAULTS = {  # of the SDK's own settings
+    "OTEL_BSP_MAX_QUEUE_SIZE": "8192",  # spans that wait for the exporter
+    "OTEL_BSP_SCHEDULE_DELAY": "500",
+    "OTEL_METRIC_EXPORT_INTERVAL": "5000",
+}
 
 
 class Providers:
@@ -44,7 +47,8 @@ class Providers:
             return
         from opentelemetry.sdk.resources import Resource
 
-        os.environ.setdefault(_COUNTED, "true")
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
         resource = Resource.create(_resource(service))
         self._meter(resource, sends, listen)
         if sends:
@@ -60,8 +64,7 @@ class Providers:
             from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-            exporter = OTLPMetricExporter()
-            readers.append(PeriodicExportingMetricReader(exporter, export_interval_millis=5000))
+            readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
         if listen:
             readers.append(InMemoryMetricReader())
         provider = MeterProvider(readers, resource)
@@ -79,9 +82,10 @@ class Providers:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        sender = BatchSpanProcessor(
-            OTLPSpanExporter(), max_queue_size=_QUEUE, schedule_delay_millis=500
-        )
+        from services.chassis.process.telemetry.metrics import count
+
+        most = int(os.environ["OTEL_BSP_MAX_QUEUE_SIZE"])
+        sender = Sender(BatchSpanProcessor, OTLPSpanExporter(), most=most, count=count)
         share = _number(SHARE, 1.0, most=1.0)
         self.kept = KeptTraces(sender, share=share, slow_s=_number(SLOW, 30.0))
         provider = TracerProvider(resource=resource)
