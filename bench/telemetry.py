@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -169,11 +170,17 @@ class _Receiver(trace_grpc.TraceServiceServicer, metrics_grpc.MetricsServiceServ
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
+_ADDERS: list[Any] = [
+    trace_grpc.add_TraceServiceServicer_to_server,
+    metrics_grpc.add_MetricsServiceServicer_to_server,
+]
+
+
 @contextlib.asynccontextmanager
 async def _receiver() -> AsyncIterator[int]:
     server = grpc.aio.server()
-    trace_grpc.add_TraceServiceServicer_to_server(_Receiver(), server)  # type: ignore[no-untyped-call]
-    metrics_grpc.add_MetricsServiceServicer_to_server(_Receiver(), server)  # type: ignore[no-untyped-call]
+    for add in _ADDERS:
+        add(_Receiver(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
