@@ -14,10 +14,10 @@ from functools import partial
 import torch
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe import Optimise
 from bench.harness.table import Result, median
 from bench.rivals.flattened import Rivals, Shape, kept, model, tree
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.training.trainer import Trainer, settle
 

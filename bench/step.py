@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe_loader.load import load
 from bench.harness.compared import RECIPE
 from bench.harness.table import Result, median
@@ -16,7 +17,6 @@ from bench.rivals.naive import NaiveLoop
 from bench.rivals.oneprocess import OneProcess
 from services.chassis import models
 from services.gateway.tasks import messages
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import build_lesson
 
 RUNS = 5

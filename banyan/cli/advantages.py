@@ -23,7 +23,7 @@ from banyan.plugins import traits
 from banyan.recipe_loader import yaml_text
 
 if TYPE_CHECKING:
-    from services.learner.data.credit import Credit
+    from banyan.credit.estimate import Credit
 
 # Segments in memory at a time: of a group, or of the whole batch if an estimator needs it.
 _MOST_SEGMENTS = 200_000
@@ -131,7 +131,7 @@ def _credits(groups: Iterator[Group], built: Any, whiten: bool) -> Iterator[tupl
     if not whiten and traits.attribute(built, "factors") is None:
         yield from ((group, _estimated(group, built)) for group in groups)
         return
-    from services.learner.data import credit as credits_module
+    from banyan.credit import estimate as credits_module
 
     estimated = []
     for group in groups:
@@ -222,7 +222,7 @@ def _check_size(lines: Any, what: str) -> None:
 
 
 def _estimated(group: Group, built: Any) -> "Credit":
-    from services.learner.data import credit as credits_module
+    from banyan.credit import estimate as credits_module
 
     _check_spoken(group, built)
     trees = [credits_module.ScoredTree(g.tree, g.leaves, g.rewards, g.facts) for g in group]

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
 from banyan.cli.store import commanding, reading
+from banyan.wire import plain_data
 
 app = typer.Typer(help="Messages that could not be processed.", no_args_is_help=True)
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
 from banyan.cli.store import reading
 from banyan.cli.trees import check_prefix, hex_prefix
+from banyan.wire import plain_data
 
 
 def lineage(

@@ -10,24 +10,18 @@ import typer
 from rich.tree import Tree as RichTree
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import leaf_scores, plain_data
+from banyan.cli.render import leaf_scores
 from banyan.cli.render.console import emit, emit_json, emit_text, err, out, stream
 from banyan.cli.render.tree_svg import Line, drawn
 from banyan.cli.store import reading
 from banyan.client import Client
-from banyan.digest import tree_id
 from banyan.errors import InvalidInput, NotFound
 from banyan.recipe import Recipe
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import Node, TreeView
-from banyan.wire.segments import (
-    facts_from_wire,
-    leaves_from_wire,
-    rewards_from_wire,
-    tree_from_wire,
-)
-from banyan.wire.weights import weights_of
+from banyan.wire import plain_data
+from banyan.wire.node_advantages import group_ids, node_advantages, view_of
 
 app = typer.Typer(help="Trees.", no_args_is_help=True)
 TreeId = Annotated[
@@ -169,20 +163,8 @@ def check_prefix(text: str, full_id: bytes, what: str) -> None:
 
 def group_of(client: Client, tree: tree_pb2.Tree) -> list[tree_pb2.Tree]:
     """Return all trees of a tree's group. Their ids follow from its own facts."""
-    spec = tree.spec
-    if spec.group_size <= 1:
-        return [tree]
-    ids = [
-        tree_id(spec.run_id, spec.group_id, spec.row_digest, index)
-        for index in range(spec.group_size)
-    ]
-    return list(client.whole_trees(spec.run_id, ids))
-
-
-def view_of(tree: tree_pb2.Tree) -> TreeView:
-    """Return the TreeView of a stored tree."""
-    rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers), weights_of(tree.spec))
-    return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
+    ids = group_ids(tree.spec)
+    return list(client.whole_trees(tree.spec.run_id, ids)) if len(ids) > 1 else [tree]
 
 
 def render(
@@ -244,32 +226,6 @@ def runs(view: TreeView, advantages: Mapping[int, float]) -> list[list[Node]]:
         )
         found[node.index] = [*(found.pop(above) if follows else ()), node]
     return list(found.values())
-
-
-def node_advantages(
-    tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]
-) -> dict[int, float]:
-    """Return the mean advantage of the scored paths through each node.
-
-    The recipe's estimator runs on the tree's whole group, on rewards as scored, without any KL.
-    """
-    from banyan import registry
-    from services.learner.data import credit, from_store
-
-    members = sorted(group, key=lambda t: t.spec.index) or [tree]
-    estimator = registry.build(
-        "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
-    )
-    scored = [from_store.scored_tree(member) for member in members]
-    mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
-    credited = credit.estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
-    result, view = credited.advantages, credited.group.trees[mine]
-    sums: dict[int, list[float]] = {}
-    for leaf in view.scored_L:
-        for node in view.path(leaf):
-            value = result.node_G_N[mine][node] if result.node_G_N else result.leaf_G_L[mine][leaf]
-            sums.setdefault(node, []).extend([float(value)] if value == value else [])
-    return {node: sum(values) / len(values) for node, values in sums.items() if values}
 
 
 def _advantages(

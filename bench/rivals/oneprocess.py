@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.digest import row_digest, tree_id
 from banyan.draws import branch_key, key
 from banyan.plugins import Scored
@@ -29,7 +30,6 @@ from methods.filter.number import Number
 from services.chassis import models
 from services.chassis.weights import file
 from services.gateway.tasks import Split, load, messages, split
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained

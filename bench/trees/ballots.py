@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.plugins.filter import HEAD_VOTE, VOTE
 from banyan.recipe import Recipe
 from banyan.recipe_loader import votes
@@ -17,7 +18,6 @@ from bench.trees.scoring import left_to_right
 from services.gateway.runs.evaluation import Evaluation
 from services.gateway.runs.opening import Opener
 from services.gateway.tasks import dataset
-from services.learner.data.credit import ScoredTree
 
 RIGHT = 1.0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.draws import Draws
 from banyan.errors import NotReady
 from banyan.plugins import Allocation, Budget, PromptStats, StoredGroup, traits
@@ -21,7 +22,6 @@ from services.gateway.allocation.allocator import RIGHT
 from services.gateway.allocation.history import History
 from services.gateway.tasks.dataset import Examples, Prompts
 from services.learner.data import replay
-from services.learner.data.credit import ScoredTree
 from services.treestore.training.replay.draw import ConsumedGroup, Draw, newest
 
 Groups = Sequence[tuple[str, Sequence[ScoredTree]]]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import NotReady
 from banyan.facts import NO_FACTS, Facts
 from banyan.plugins import Allocation
@@ -36,7 +37,6 @@ from services.gateway.runs.staleness_gate import PolicySteps
 from services.gateway.tasks import dataset
 from services.learner import losses
 from services.learner.data import from_store, metrics
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.device import compute_dtype
 from services.learner.model.load import load as load_trained

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from banyan import registry
+from banyan.credit.estimate import Credit, Stale
 from banyan.plugins import Estimator
 from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.learner.batch_attempt import UNSTUDIED
 from services.learner.data import from_store, replay
-from services.learner.data.credit import Credit, Stale
 from services.learner.data.prepare import (
     DecodedBatch,
     Lesson,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from banyan import registry
+from banyan.credit.estimate import Credit, ScoredTree
 from banyan.errors import InvalidInput, TemporaryError
 from banyan.plugins import Estimator
 from banyan.v1 import learner_service_pb2 as messages
@@ -14,7 +15,6 @@ from banyan.v1 import learner_service_pb2_grpc, tree_pb2
 from banyan.wire.segments import policy_to_wire
 from services.chassis.weights import lock
 from services.learner.data import explain, from_store, replay
-from services.learner.data.credit import Credit, ScoredTree
 from services.learner.data.prepare import batch_advantages
 from services.learner.learner import Learner
 from services.learner.weights.collective import HandOverServer

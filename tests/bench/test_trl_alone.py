@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.policy import PolicyVersion
 from banyan.recipe import Optimise
 from bench.rivals import oneprocess
 from bench.rivals.flattened import Shape, tree
 from bench.trl.alone import alone
 from services.learner import losses
-from services.learner.data.credit import ScoredTree
 from services.learner.losses.aggregate import totals_of
 from services.learner.model.load import forward, prepare
 from services.learner.packing.loss_targets import PATHS

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from banyan.cli.doctor.series import Measured, Series, series
+from banyan.doctor.series import Measured, Series, series
 
 STEPS = 30
 Curve = Callable[[float], float]  # 0..1 → value

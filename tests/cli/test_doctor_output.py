@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from banyan.cli.doctor import run_report
-from banyan.cli.doctor.series import Measured, Series
-from banyan.cli.render import plain_data
+from banyan.doctor.history import history
+from banyan.doctor.series import Measured, Series
 from banyan.errors import NotFound
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 from tests.cli.made_series import STEPS, flat, made
 
 
@@ -42,7 +43,7 @@ def test_held_out_answers_are_those_of_finished_greedy_evaluations() -> None:
         one("after-greedy"),
         one("step-30-greedy", 4),
     ]
-    assert run_report._held_out(reported, 40) == [
+    assert list(history([], reported, 40).held_out) == [
         Measured(0, 0.4, 10),
         Measured(20, 0.4, 10),
         Measured(40, 0.4, 10),

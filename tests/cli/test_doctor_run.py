@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from banyan.cli.doctor.rules import RULES, diagnose
-from banyan.cli.doctor.series import Measured, Series
+from banyan.doctor.rules import RULES, diagnose
+from banyan.doctor.series import Measured, Series
 from banyan.recipe_loader import load
 from tests.cli.made_series import HEALTHY, RISING, STEPS, Curve, flat, made
 

@@ -11,10 +11,11 @@ from unittest import mock
 import pytest
 import yaml
 
-from banyan.cli.doctor.rule import Finding
-from banyan.cli.doctor.rules import diagnose
-from banyan.cli.doctor.stored_trees import _shape, run_trees
-from banyan.cli.doctor.tree_rules import LEAST_TREES, GrownTree, RunTrees, told, tree_rules
+from banyan.cli.doctor import run_report
+from banyan.doctor.rule import Finding
+from banyan.doctor.rules import diagnose
+from banyan.doctor.stored_trees import judged_shape
+from banyan.doctor.tree_rules import LEAST_TREES, GrownTree, RunTrees, told, tree_rules
 from banyan.payoff.shape import Setting, Shape
 from banyan.payoff.tokens import TreeTokens
 from banyan.payoff.verdict import LEAST_SAVED
@@ -126,10 +127,10 @@ def test_it_comes_after_what_is_more_urgent() -> None:
 
 def test_a_recipe_that_cannot_be_read_here_is_not_judged() -> None:
     base = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
-    assert _shape("{}") is None is _shape("")
-    assert _shape(json.dumps(base | {"generate": {"policy": "no_such:Policy"}})) is None
-    assert _shape(json.dumps(base | {"generate": {"policy": "gone"}})) is None
-    known = _shape(json.dumps(base | {"generate": {"policy": "treepo"}}))
+    assert judged_shape("{}") is None is judged_shape("")
+    assert judged_shape(json.dumps(base | {"generate": {"policy": "no_such:Policy"}})) is None
+    assert judged_shape(json.dumps(base | {"generate": {"policy": "gone"}})) is None
+    known = judged_shape(json.dumps(base | {"generate": {"policy": "treepo"}}))
     assert known is not None and known.judged
 
 
@@ -138,7 +139,7 @@ def test_trees_are_read_only_where_sharing_is_their_purpose(policy: str, read: b
     base = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
     client = mock.Mock(**{"trees.return_value": []})
     stored = rs.Run(run_id="r", recipe_json=json.dumps(base | {"generate": {"policy": policy}}))
-    facts = run_trees(client, stored, rs.SampleCounts(path_tokens=8, unique_tokens=6))
+    facts = run_report._run_trees(client, stored, rs.SampleCounts(path_tokens=8, unique_tokens=6))
     assert client.trees.called == read and not client.whole_trees.called
     assert (facts is None) != read
     if facts is not None:

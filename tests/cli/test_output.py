@@ -13,12 +13,13 @@ from rich.console import Console
 from banyan.cli import invocation
 from banyan.cli import main as main_module
 from banyan.cli.join import instructions
-from banyan.cli.render import plain_data, run_report, show
+from banyan.cli.render import run_report, show
 from banyan.cli.render.console import emit, table_of
 from banyan.cli.runs import runs
 from banyan.cli.train import resume
 from banyan.errors import InvalidInput, NotFound
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 
 @pytest.mark.parametrize("text", ["[/b]", "[red]x", "[/]", "\\[/x]"])

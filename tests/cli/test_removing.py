@@ -9,6 +9,7 @@ import pytest
 from banyan.cli.runs import removal as removing
 from banyan.client import Client
 from banyan.errors import NotFound, Refused
+from banyan.runtime import run_files
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.messaging import subjects
 from services.chassis.rpc import rpc
@@ -106,7 +107,7 @@ async def test_files_that_are_not_ours_stay(nats_server: Any, tmp_path: Path) ->
     state, mine = tmp_path / "state", tmp_path / "mine"
     (mine / "checkpoints").mkdir(parents=True)
     (mine / "thesis.txt").write_text("x")
-    removing._remove_files(state, rs.Run(run_id="r", folder=str(mine)), everything=True)
+    run_files.remove(state, rs.Run(run_id="r", folder=str(mine)), everything=True)
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from services.learner.batch_attempt import UNSTUDIED
 from services.learner.batch_preparer import BatchPreparer
 from services.learner.data import from_store
-from services.learner.data.credit import ScoredTree
 from services.learner.data.from_store import scored_tree
 from services.learner.data.replay import Replayed
 from services.learner.ports import StoredBatch

@@ -1,22 +1,22 @@
 """`banyan doctor RUN`: diagnosis of a run from its metrics and trees in the store."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from banyan.cli.doctor.rule import Finding
-from banyan.cli.doctor.rules import diagnose
-from banyan.cli.doctor.series import LEAST, Evidence, Measured, Series, series
-from banyan.cli.doctor.stored_trees import run_trees
-from banyan.cli.doctor.tree_rules import told, tree_rules
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
-from banyan.cli.render.run_report import not_deterministic
 from banyan.cli.store import reading
+from banyan.client import Client
+from banyan.doctor import stored_trees
+from banyan.doctor.history import evidence_words, history, not_deterministic
+from banyan.doctor.rule import Finding
+from banyan.doctor.rules import diagnose
+from banyan.doctor.series import LEAST, Evidence, Series
+from banyan.doctor.tree_rules import RunTrees, told, tree_rules
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 
 def examine(run_id: str, state: Path, as_json: bool) -> None:
@@ -26,14 +26,14 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
         steps = plain_data.metrics(client.policies(run.run_id))
         progress = client.progress(run.run_id)
         recipe, stats = json.loads(run.recipe_json or "{}"), client.stats(run.run_id)
-        trees = run_trees(client, run, progress.samples)
+        trees = _run_trees(client, run, progress.samples)
         evaluations, aside = list(progress.evals), plain_data.progress(progress)["set_aside"]
-    history = series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, run.step))
-    findings = diagnose(history, tree_rules(trees))
+    known = history(steps, evaluations, run.step)
+    findings = diagnose(known, tree_rules(trees))
     unlike = not_deterministic(bool(recipe.get("deterministic")), stats)
     if as_json:
         report = {
-            "steps": len(history.steps),
+            "steps": len(known.steps),
             "findings": [_json(f) for f in findings],
             "set_aside": aside,
             "not_deterministic": unlike,
@@ -41,12 +41,27 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
         }
         emit({"run_id": run.run_id, **report}, True)
     else:
-        _print(run, history, findings)
+        _print(run, known, findings)
         if facts := told(trees):
             out.print(facts, markup=False, soft_wrap=True)
         _print_aside(aside)
         if unlike:
             out.print(Text(unlike, style="yellow"), soft_wrap=True)
+
+
+def _run_trees(client: Client, run: rs.Run, samples: rs.SampleCounts) -> RunTrees | None:
+    """Return the facts of a run's trees; None if its tree policy is not judged by them."""
+    shape = stored_trees.judged_shape(run.recipe_json)
+    if shape is None:
+        return None
+    chosen = stored_trees.newest_filter(run.run_id)
+    steps = stored_trees.steps_of(
+        client.trees(run.run_id, chosen.limit, states=chosen.states, purpose=chosen.purpose)
+    )
+    # A filter without ids would be one for all trees.
+    whole = client.whole_trees(run.run_id, list(steps)) if steps else ()
+    newest = [stored_trees.grown(tree, steps[tree.spec.tree_id]) for tree in whole]
+    return RunTrees(shape=shape, newest=newest, shared=stored_trees.shared_share(samples))
 
 
 def _print_aside(batches: list[dict[str, Any]]) -> None:
@@ -57,22 +72,6 @@ def _print_aside(batches: list[dict[str, Any]]) -> None:
             "`banyan lineage`"
         )
         out.print(Text(words, style="yellow"), soft_wrap=True)
-
-
-def _finite(step: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in step.items() if value is not None}
-
-
-def _held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured]:
-    """Return the finished greedy evaluations, by step."""
-    measured = []
-    for message in evaluations:
-        when, _, kind = message.label.rpartition("-")
-        if kind == "greedy" and message.done >= message.groups and message.scored:
-            step = {"before": 0, "after": last}.get(when)
-            number = int(when.removeprefix("step-")) if step is None else step
-            measured.append(Measured(number, message.reward_sum / message.scored, message.scored))
-    return measured
 
 
 def _json(finding: Finding) -> dict[str, Any]:
@@ -126,13 +125,6 @@ def _print(run: rs.Run, history: Series, findings: list[Finding]) -> None:
             soft_wrap=True,
         )
         for evidence in finding.evidence:
-            out.print(f"  {_words(evidence)}", markup=False, soft_wrap=True)
+            out.print(f"  {evidence_words(evidence)}", markup=False, soft_wrap=True)
         for lever in rule.levers:
             out.print(f"  try --set '{lever.setting}': {lever.why}", markup=False, soft_wrap=True)
-
-
-def _words(evidence: Evidence) -> str:
-    was = f", was {evidence.was:.4g}" if evidence.was is not None else ""
-    limit = f", limit {evidence.limit:.4g}" if evidence.limit is not None else ""
-    steps = f"steps {evidence.first} to {evidence.last}"
-    return f"{evidence.metric} {evidence.value:.4g}{was}{limit}, {steps}"

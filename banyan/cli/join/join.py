@@ -15,12 +15,12 @@ import typer
 from banyan.cli.invocation import me
 from banyan.cli.join import instructions
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, err
 from banyan.cli.store import commanding
 from banyan.errors import InvalidInput
 from banyan.runtime import torch_environment
 from banyan.runtime.launch import FOLDERS, OURS
+from banyan.wire import plain_data
 
 
 def token(

@@ -12,16 +12,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from banyan.cli.render import plain_data, run_status
 from banyan.cli.render.console import out
 from banyan.cli.render.curve import curve
-from banyan.cli.render.time_left import Pace
 from banyan.cli.runs import measurements
+from banyan.progress import run_status
+from banyan.progress.time_left import Pace
 from banyan.recipe import Recipe
 from banyan.runtime.waiting import QUIET_S, TICK_S
 from banyan.v1 import events_pb2
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 _CURVE = 48
 

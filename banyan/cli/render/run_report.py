@@ -1,6 +1,6 @@
 """Report at the end of a run: measurements before and after, its curve, a tree, places."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -8,7 +8,6 @@ from rich.table import Table
 
 from banyan.cli import trees
 from banyan.cli.invocation import proposed
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import out
 from banyan.cli.render.curve import curve, thinned
 from banyan.cli.render.taught import taught
@@ -16,11 +15,14 @@ from banyan.cli.runs import measurements
 from banyan.cli.runs.measurements import Measurement
 from banyan.cli.runs.runs import newest_checkpoint
 from banyan.client import Client
+from banyan.doctor.history import not_deterministic
 from banyan.errors import BanyanError
 from banyan.recipe import Recipe
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire import plain_data
+from banyan.wire.node_advantages import node_advantages
 
 _SEARCHED = 8  # trees that are read whole in search of a reason
 _CURVE, _LEVEL = 48, 5  # characters of the curve; steps of a level
@@ -94,18 +96,6 @@ def given_up(progress: rs.ReadProgressResponse, why: Callable[[], str]) -> str:
     )
 
 
-def not_deterministic(deterministic: bool, stats: Mapping[str, int]) -> str:
-    """Return a line if a deterministic run met what no seed fixes; empty if not."""
-    missing = stats.get("unrepeatable", 0)
-    if not (deterministic and missing):
-        return ""
-    return (
-        f"this run is not deterministic: {missing} scores are missing since a time was over, the"
-        " system or an environment failed, or one came out otherwise (`banyan lineage` shows the"
-        " reasons)"
-    )
-
-
 def why_given_up(client: Client, run_id: str) -> str:
     """Return the reason of the newest dropped training tree."""
     states = [tree_pb2.TREE_STATE_DROPPED]
@@ -171,7 +161,7 @@ def _credits(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> int:
     """Return how many different advantages the branches of a tree have."""
     tree = client.tree(summary.tree_id)
     try:
-        advantages = trees.node_advantages(tree, recipe, trees.group_of(client, tree))
+        advantages = node_advantages(tree, recipe, trees.group_of(client, tree))
     except Exception:  # foreign estimators raise anything; `trees.render` says it
         return 0
     return len({round(value, 6) for value in advantages.values()})

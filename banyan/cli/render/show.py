@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.text import Text
 
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import out, table_of
+from banyan.wire import plain_data
 
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
 _COUNTS = ("batches", "leaves", "unscorable", "sampled_tokens", "saved_tokens", "unused_tokens")

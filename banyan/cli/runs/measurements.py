@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from banyan.cli.render import plain_data
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 LEAF, MAJORITY, HEAD = "voted, a leaf", "voted, majority", "voted, by head"
 

@@ -9,7 +9,6 @@ import typer
 
 from banyan.cli import offline
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import plain_data
 from banyan.cli.render import show as show_module
 from banyan.cli.render.console import emit, err, out
 from banyan.cli.runs import removal
@@ -18,6 +17,7 @@ from banyan.cli.store import commanding, reading, running
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 app = typer.Typer(help="Runs.", no_args_is_help=True)
 CAUSE = "cancelled by a person"

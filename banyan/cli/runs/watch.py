@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from banyan.cli.invocation import proposed
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import emit, out
 from banyan.errors import Refused
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 
 class Watch:

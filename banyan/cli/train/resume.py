@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from banyan.cli.invocation import proposed
-from banyan.cli.render import plain_data
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 
 _FOR_GOOD = (rs.RUN_STATE_SUCCEEDED, rs.RUN_STATE_CANCELLED)
 

@@ -15,7 +15,6 @@ import grpc
 
 from banyan.cli.invocation import proposed
 from banyan.cli.join.instructions import joining
-from banyan.cli.render import plain_data
 from banyan.cli.render.console import err, out
 from banyan.cli.render.live import LiveView, Past
 from banyan.cli.render.run_report import print_report
@@ -30,6 +29,7 @@ from banyan.text.printable import printable
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import gateway_service_pb2_grpc as gw_grpc
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire import plain_data
 from banyan.wire.status import error_of
 from services.chassis.process.process import cancelled
 from services.chassis.rpc import rpc

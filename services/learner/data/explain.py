@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from banyan.credit.estimate import Credit
 from banyan.plugins import Advantages
 from banyan.view import TreeView
-from services.learner.data.credit import Credit
 
 Factors = Sequence[float] | None
 

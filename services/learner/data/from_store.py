@@ -3,36 +3,15 @@
 from collections.abc import Iterable, Sequence
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import Refused
 from banyan.plugins import Observation
 from banyan.reasons import Reason
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.wire.generate_spec import GenerateSpec
-from banyan.wire.segments import (
-    facts_from_wire,
-    leaves_from_wire,
-    rewards_from_wire,
-    tree_from_wire,
-)
-from banyan.wire.weights import weights_of
-from services.learner.data.credit import ScoredTree
+from banyan.wire.scored_tree import scored_tree as scored_tree
 from services.learner.packing.head_observations import LeafObservations
-
-
-def scored_tree(message: tree_pb2.Tree) -> ScoredTree:
-    """Return a stored tree, its leaves in the order of a depth-first walk.
-
-    Floating-point sums must not depend on the order in which scores arrived.
-    """
-    return ScoredTree(
-        tree=tree_from_wire(message),
-        leaves=leaves_from_wire(message),
-        rewards=rewards_from_wire(
-            message.scores, len(message.spec.scorers), weights_of(message.spec)
-        ),
-        facts=facts_from_wire(message),
-    )
 
 
 def refuse_untrainable(trees: Sequence[tree_pb2.Tree], held_out: frozenset[bytes]) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from banyan.credit.estimate import Credit
 from banyan.credit.group import lesson_missing, rewards_of
 from banyan.segment import Finish, Kind, Segment
 from banyan.tree import Leaf
 from banyan.view import TreeView
 from services.learner.data import tool_metrics, tree_metrics
-from services.learner.data.credit import Credit
 
 AGES = (  # first age, last age, name
     (0, 0, "0"),

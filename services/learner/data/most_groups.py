@@ -7,8 +7,8 @@ in the batch's order; which ones come first does not depend on how long they too
 from collections.abc import Sequence
 from dataclasses import replace
 
+from banyan.credit.estimate import Credit
 from banyan.credit.group import nothing
-from services.learner.data.credit import Credit
 
 BEYOND = "beyond the groups that a step trains on"
 

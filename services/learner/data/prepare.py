@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from banyan.credit import estimate as credits_module
+from banyan.credit.estimate import Credit, Floats, ScoredTree, Stale
 from banyan.plugins import Estimator
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import TreeView
-from services.learner.data import credit as credits_module
 from services.learner.data import from_store, metrics, replay, score_metrics, step_mask
 from services.learner.data import most_groups as most_groups_module
-from services.learner.data.credit import Credit, Floats, ScoredTree, Stale
 from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import LeafObservations
 from services.learner.packing.loss_targets import PATHS, LossTargets

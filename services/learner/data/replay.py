@@ -10,10 +10,10 @@ another policy's, so its importance weights must be truncated. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from banyan.credit.estimate import ScoredTree, Stale
 from banyan.recipe import Replay
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
-from services.learner.data.credit import ScoredTree, Stale
 
 Groups = Sequence[tuple[str, Sequence[ScoredTree]]]
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from banyan.credit.estimate import Credit
 from banyan.credit.group_arrays import GroupArrays, group_arrays
 from banyan.credit.stats import Bools, Floats
 from banyan.errors import InvalidInput
-from services.learner.data.credit import Credit
 
 
 def masked(credits: Sequence[Credit], quantile: float) -> list[Credit]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 
+from banyan.credit.estimate import ScoredTree
 from banyan.view import TreeView
-from services.learner.data.credit import ScoredTree
 from services.learner.model.canary import Compute
 from services.learner.packing import packing, unroll
 from services.learner.packing.packing import PackedSequence

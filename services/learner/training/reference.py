@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from banyan.credit.estimate import ScoredTree
 from banyan.tree import Leaf
 from banyan.view import TreeView
-from services.learner.data.credit import ScoredTree
 from services.learner.losses.kl import Kl, estimate
 from services.learner.model import load as models
 from services.learner.packing import packing, unroll

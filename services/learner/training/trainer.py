@@ -14,11 +14,11 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
 from banyan.runtime import torch_environment
 from services.learner import losses
-from services.learner.data.credit import ScoredTree
 from services.learner.losses.aggregate import Totals, totals_of
 from services.learner.model import lora
 from services.learner.model import value_head as head

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe_loader.load import resolve
 from banyan.segment import Finish, Kind, Segment
 from banyan.signals import Signals
@@ -13,7 +14,6 @@ from banyan.tree import Leaf, Tree
 from bench.trees import ballots
 from methods.filter.head_vote import HeadVote
 from methods.filter.vote import Vote
-from services.learner.data.credit import ScoredTree
 from services.rollout.growth.spec import from_wire
 
 ROOT = Segment(b"t", b"", 0, 0, Kind.PROMPT, np.arange(4, dtype=np.int32))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from banyan.cli.render.time_left import Work
+from banyan.progress.time_left import Work
 
 ROWS = 200
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from banyan.cli.render.run_status import Status, moment, status, work_of
-from banyan.cli.render.time_left import Work
+from banyan.progress.run_status import Status, moment, status, work_of
+from banyan.progress.time_left import Work
 from banyan.recipe import Votes
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from banyan.cli.render.step_time import Steps, per_step, trend
+from banyan.progress.step_time import Steps, per_step, trend
 
 
 def test_even_steps_go_on_as_they_were() -> None:

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 
-from banyan.cli.render.time_left import Pace, Work
+from banyan.progress.time_left import Pace, Work
 from tests.cli.live.recorded_runs import (
     ENVIRONMENT,
     LIMITED,

@@ -4,17 +4,17 @@ import pytest
 from rich.console import Console
 
 from banyan.cli.render.curve import curve
-from banyan.cli.render.plain_data import wilson
 from banyan.cli.render.run_report import (
     evaluation_table,
     given_up,
-    not_deterministic,
     reward_curve,
     unscored,
 )
 from banyan.cli.render.taught import SEARCHED, taught
+from banyan.doctor.history import not_deterministic
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire.plain_data import wilson
 
 
 def summary(name: int, mean: float | None, leaves: int = 4) -> ts.TreeSummary:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from banyan.cli.render import plain_data
 from banyan.errors import Refused
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import treestore_service_pb2 as lineage
+from banyan.wire import plain_data
 from services.chassis.rpc import rpc
 from services.gateway import service
 from services.gateway.clients.treestore import RpcStore

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from banyan.credit.estimate import ScoredTree
 from banyan.segment import Kind
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from services.learner.checkpoints.checkpoint import due
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import build_lesson, recorded_stale, summary
 from services.learner.data.selection import Ready, assemble
 from services.learner.data.staleness import History

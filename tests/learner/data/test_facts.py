@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
+from banyan.credit import estimate as credit
 from banyan.errors import InvalidInput
 from banyan.plugins import GroupTrees
 from banyan.recipe_loader.load import resolve
 from banyan.v1 import tree_pb2
 from banyan.wire.segments import facts_from_wire
 from methods.advantages.portool import PorTool
-from services.learner.data import credit, from_store
+from services.learner.data import from_store
 from services.learner.training.reference import penalised
 from tests.learner.in_memory_learner import grown
 

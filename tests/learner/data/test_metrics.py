@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from banyan.credit.estimate import Credit
 from banyan.facts import Facts
 from banyan.plugins import GroupTrees
 from banyan.segment import Finish, Kind, Segment
@@ -14,7 +15,6 @@ from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from methods.advantages.mc_grpo import McGrpo
 from services.learner.data import metrics
-from services.learner.data.credit import Credit
 
 Parts = dict[str, float]
 

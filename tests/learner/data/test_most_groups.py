@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from services.learner.data import most_groups
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import batch_advantages, build_lesson
 
 

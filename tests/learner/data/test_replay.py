@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import InvalidInput
 from banyan.recipe import Replay
 from banyan.recipe_loader.load import resolve
@@ -15,7 +16,6 @@ from banyan.tree import Leaf, Tree
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import metrics, replay
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import build_lesson
 from services.learner.data.replay import Replayed
 from services.learner.losses.aggregate import Totals

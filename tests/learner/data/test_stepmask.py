@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from banyan import registry
+from banyan.credit.estimate import Credit, ScoredTree, estimate, over_batch
 from banyan.credit.group_arrays import group_arrays
 from banyan.errors import InvalidInput
 from banyan.segment import Kind, Segment
@@ -14,7 +15,6 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from services.learner.data import step_mask
-from services.learner.data.credit import Credit, ScoredTree, estimate, over_batch
 from services.learner.data.prepare import build_lesson
 from tests.methods.advantages.planting import group
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from banyan.cli.doctor.rules import diagnose
-from banyan.cli.doctor.series import series
+from banyan.credit.estimate import Credit
 from banyan.digest import blake
+from banyan.doctor.rules import diagnose
+from banyan.doctor.series import series
 from banyan.environments.observation import Observation, ToolOutcome
 from banyan.environments.receipts import Receipt
 from banyan.facts import Facts
@@ -23,7 +24,6 @@ from banyan.wire.generate_spec import EnvironmentSpec, GenerateSpec
 from banyan.wire.segments import facts_from_wire, segment_from_wire, segment_to_wire
 from methods.advantages.grpo import Grpo
 from services.learner.data import metrics, tool_metrics
-from services.learner.data.credit import Credit
 from services.rollout.engines.scripted.tokenizer import CharacterTurns
 from services.rollout.growth.segments import ToolAnswer
 from services.rollout.growth.spec import GrowSpec

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from banyan.credit.estimate import Credit
 from banyan.plugins import GroupTrees
 from banyan.segment import Kind
 from banyan.view import TreeView
@@ -15,7 +16,6 @@ from services.learner import losses
 from services.learner.attention import mask
 from services.learner.attention.cost_model import AttentionMethod
 from services.learner.data import metrics
-from services.learner.data.credit import Credit
 from services.learner.packing import packing, unroll
 from services.learner.packing.packing import PackedSequence
 from services.learner.training.step_sums import mismatch

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit.estimate import ScoredTree
 from banyan.view import TreeView
-from services.learner.data.credit import ScoredTree
 from services.learner.model.load import forward, prepare
 from services.learner.training import drift
 from tests.learner.flat_reference import gathered, sequences

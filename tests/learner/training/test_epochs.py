@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe import Optimise
 from services.learner import losses
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import build_lesson
 from services.learner.model.load import prepare
 from services.learner.packing.packing import PackedSequence

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import NotReady
 from banyan.recipe import Optimise
 from services.learner import losses
-from services.learner.data.credit import ScoredTree
 from services.learner.losses.kl import Kl
 from services.learner.model.load import prepare
 from services.learner.packing import pairs

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from banyan import registry
+from banyan.credit.estimate import ScoredTree
 from banyan.recipe import Optimise
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.load import prepare
 from services.learner.training.trainer import StepReport, Trainer, settle

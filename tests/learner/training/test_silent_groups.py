@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from banyan.credit.estimate import ScoredTree
 from banyan.plugins import Advantages, GroupTrees
 from banyan.recipe import Optimise
 from banyan.segment import Kind, Origin, Segment
@@ -15,7 +16,6 @@ from banyan.tree import Leaf, Tree
 from methods.advantages.grpo import Grpo
 from services.learner import losses
 from services.learner.data import most_groups
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import Lesson, build_lesson
 from services.learner.model.load import prepare
 from services.learner.packing.silent import NONE, Silent, silent

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import InvalidInput, NotFound, TemporaryError
 from banyan.plugins import Advantages, GroupTrees
 from services.chassis.weights import file as weightfile
@@ -16,7 +17,6 @@ from services.chassis.weights import lock
 from services.learner import server
 from services.learner.checkpoints import checkpoint
 from services.learner.checkpoints.checkpoint import Mark, Snapshot
-from services.learner.data.credit import ScoredTree
 from services.learner.data.prepare import build_lesson
 from services.learner.training.checkpointer import Checkpointer
 from services.learner.weights import folder as weights

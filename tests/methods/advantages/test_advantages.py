@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from banyan.credit import estimate as credit
 from banyan.credit.whitening import whiten
 from banyan.errors import InvalidInput
 from banyan.plugins import Advantages, GroupTrees
@@ -13,7 +14,6 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from methods.advantages.treepo import TreePO
-from services.learner.data import credit
 from tests.methods.advantages.planting import leaf, leaves, planted
 
 

@@ -304,7 +304,7 @@ def test_dapo_adds_the_penalty_but_leaves_constant_groups_out() -> None:
 
 
 def test_the_learner_multiplies_each_token_by_its_factor() -> None:
-    from services.learner.data.credit import Credit, over_batch
+    from banyan.credit.estimate import Credit, over_batch
     from services.learner.packing import shaping, unroll
     from services.learner.packing.loss_targets import PATHS
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from banyan.cli.render import plain_data
 from banyan.draws import Draws, key
 from banyan.plugins import Expansion
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire import segments
+from banyan.wire import plain_data, segments
 from services.chassis.rpc import rpc
 from services.rollout.growth import plan_log, plan_records, view_digest
 from services.rollout.growth import spec as specs

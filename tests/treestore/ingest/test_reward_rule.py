@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from banyan import reward
-from banyan.cli.trees import view_of
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
+from banyan.wire.node_advantages import view_of
 from banyan.wire.segments import rewards_from_wire
 from services.learner.data import from_store
 from services.learner.server import grouped

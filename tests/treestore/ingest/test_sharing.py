@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banyan.cli.render.plain_data import saved_tokens, unused_tokens
 from banyan.segment import Finish, Kind, Origin
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.wire.plain_data import saved_tokens, unused_tokens
 from services.treestore.control import progress
 from services.treestore.ingest import sharing
 from services.treestore.unit_of_work.rows import ANSWER, SegmentHeader

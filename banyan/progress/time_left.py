@@ -9,8 +9,8 @@ steps that an earlier session did.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from banyan.cli.render import step_time
-from banyan.cli.render.step_time import Steps
+from banyan.progress import step_time
+from banyan.progress.step_time import Steps
 
 _NEWEST = 10  # steps that are enough if they are not all of this session
 _OVERDUE = 0.1  # share of a step that is still to come when it takes longer than others

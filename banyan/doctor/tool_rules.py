@@ -1,7 +1,7 @@
 """Rules of the diagnostic index for runs whose paths act in an environment."""
 
-from banyan.cli.doctor.checks import above
-from banyan.cli.doctor.rule import DiagnosticRule, Lever
+from banyan.doctor.checks import above
+from banyan.doctor.rule import DiagnosticRule, Lever
 
 _SHOW = Lever(
     "task.system=Call as in <calc>2 * 3</calc>.",

@@ -7,7 +7,7 @@ urgent comes first.
 
 from collections.abc import Sequence
 
-from banyan.cli.doctor.checks import (
+from banyan.doctor.checks import (
     above,
     below,
     collapses,
@@ -22,15 +22,15 @@ from banyan.cli.doctor.checks import (
     stalls,
     unless,
 )
-from banyan.cli.doctor.exploration_rules import (
+from banyan.doctor.exploration_rules import (
     EXPLORATION_RULES,
     EXPLORE,
     MOSTLY_RIGHT,
     SURE,
 )
-from banyan.cli.doctor.rule import DiagnosticRule, Finding, Lever
-from banyan.cli.doctor.series import Series
-from banyan.cli.doctor.tool_rules import TOOL_RULES
+from banyan.doctor.rule import DiagnosticRule, Finding, Lever
+from banyan.doctor.series import Series
+from banyan.doctor.tool_rules import TOOL_RULES
 
 
 def diagnose(series: Series, more: Sequence[DiagnosticRule] = ()) -> list[Finding]:

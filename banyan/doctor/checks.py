@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from banyan.cli.doctor.series import Evidence, Measured, Series, Thirds
+from banyan.doctor.series import Evidence, Measured, Series, Thirds
 
 Found = tuple[Evidence, ...]
 Check = Callable[[Series], Found | None]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from banyan.cli.doctor.rule import DiagnosticRule, Lever
-from banyan.cli.doctor.series import LEAST, Evidence, Series
+from banyan.doctor.rule import DiagnosticRule, Lever
+from banyan.doctor.series import LEAST, Evidence, Series
 from banyan.payoff import verdict
 from banyan.payoff.shape import Shape
 from banyan.payoff.tokens import TreeTokens, total

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from banyan.cli.doctor.checks import Check, Found
+from banyan.doctor.checks import Check, Found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Rules of the diagnostic index for sampling that finds nothing new."""
 
-from banyan.cli.doctor.checks import above, either, every, rises, unless, vanishes
-from banyan.cli.doctor.rule import DiagnosticRule, Lever
+from banyan.doctor.checks import above, either, every, rises, unless, vanishes
+from banyan.doctor.rule import DiagnosticRule, Lever
 
 EXPLORE = (
     Lever("generate.temperature=1.2", "flatter sampling"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from banyan.cli.render.time_left import Work
+from banyan.progress.time_left import Work
 from banyan.recipe import Recipe
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs

@@ -1,0 +1,58 @@
+"""A stored tree for people: its view, its group, and the advantages of its nodes."""
+
+from collections.abc import Sequence
+
+from banyan import registry
+from banyan.credit.estimate import estimate
+from banyan.digest import tree_id
+from banyan.recipe import Recipe
+from banyan.v1 import tree_pb2
+from banyan.view import TreeView
+from banyan.wire.scored_tree import scored_tree
+from banyan.wire.segments import (
+    facts_from_wire,
+    leaves_from_wire,
+    rewards_from_wire,
+    tree_from_wire,
+)
+from banyan.wire.weights import weights_of
+
+
+def view_of(tree: tree_pb2.Tree) -> TreeView:
+    """Return the TreeView of a stored tree."""
+    rewards = rewards_from_wire(tree.scores, len(tree.spec.scorers), weights_of(tree.spec))
+    return TreeView(tree_from_wire(tree), leaves_from_wire(tree), rewards, facts_from_wire(tree))
+
+
+def group_ids(spec: tree_pb2.TreeSpec) -> list[bytes]:
+    """Return the ids of the trees of a tree's group. They follow from its own facts."""
+    if spec.group_size <= 1:
+        return [spec.tree_id]
+    return [
+        tree_id(spec.run_id, spec.group_id, spec.row_digest, index)
+        for index in range(spec.group_size)
+    ]
+
+
+def node_advantages(
+    tree: tree_pb2.Tree, recipe: Recipe, group: Sequence[tree_pb2.Tree]
+) -> dict[int, float]:
+    """Return the mean advantage of the scored paths through each node.
+
+    The recipe's estimator runs on the tree's whole group, on rewards as scored, without any KL.
+    Raise InvalidInput if it fails or returns something unusable.
+    """
+    members = sorted(group, key=lambda t: t.spec.index) or [tree]
+    estimator = registry.build(
+        "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
+    )
+    scored = [scored_tree(member) for member in members]
+    mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
+    credited = estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
+    result, view = credited.advantages, credited.group.trees[mine]
+    sums: dict[int, list[float]] = {}
+    for leaf in view.scored_L:
+        for node in view.path(leaf):
+            value = result.node_G_N[mine][node] if result.node_G_N else result.leaf_G_L[mine][leaf]
+            sums.setdefault(node, []).extend([float(value)] if value == value else [])
+    return {node: sum(values) / len(values) for node, values in sums.items() if values}
