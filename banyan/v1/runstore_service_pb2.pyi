@@ -458,16 +458,28 @@ class ReadRunsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LIVE_ONLY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    AFTER_UNIX_MS_FIELD_NUMBER: _builtins.int
     live_only: _builtins.bool
     """Only those that are not over."""
+    limit: _builtins.int
+    """At most so many; 0 for all."""
+    after: _builtins.str
+    """Only those behind this run in their order; it may be gone. Empty for all."""
+    after_unix_ms: _builtins.int
+    """Unix time of the store when the run `after` was created, in milliseconds."""
     def __init__(
         self,
         *,
         live_only: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+        after: _builtins.str = ...,
+        after_unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["live_only", b"live_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "after_unix_ms", b"after_unix_ms", "limit", b"limit", "live_only", b"live_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,22 +492,72 @@ class ReadRunsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNS_FIELD_NUMBER: _builtins.int
+    LIVE_MS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
         """Newest first."""
+
+    @_builtins.property
+    def live_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Time that each has been live, in milliseconds, as ReadRunResponse has it."""
 
     def __init__(
         self,
         *,
         runs: _abc.Iterable[Global___Run] | None = ...,
+        live_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["live_ms", b"live_ms", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadRunsResponse: _TypeAlias = ReadRunsResponse  # noqa: Y015
+
+@_typing.final
+class ReadTokenizerRequest(_message.Message):
+    """Asks for a tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTokenizerRequest: _TypeAlias = ReadTokenizerRequest  # noqa: Y015
+
+@_typing.final
+class ReadTokenizerResponse(_message.Message):
+    """A tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENIZER_FIELD_NUMBER: _builtins.int
+    tokenizer: _builtins.bytes
+    """The model's tokenizer.json; empty if the run has none."""
+    def __init__(
+        self,
+        *,
+        tokenizer: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokenizer", b"tokenizer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTokenizerResponse: _TypeAlias = ReadTokenizerResponse  # noqa: Y015
 
 @_typing.final
 class MoveRunRequest(_message.Message):
@@ -1447,16 +1509,20 @@ class ReadDeadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """At most so many; 0 for the default."""
+    before: _builtins.int
+    """Only those with a lower number; 0 for all."""
     def __init__(
         self,
         *,
         limit: _builtins.int = ...,
+        before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

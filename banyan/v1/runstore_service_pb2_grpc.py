@@ -110,6 +110,11 @@ class RunStoreServiceStub(object):
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredRequest.SerializeToString,
                 response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredResponse.FromString,
                 _registered_method=True)
+        self.ReadTokenizer = channel.unary_unary(
+                '/banyan.v1.RunStoreService/ReadTokenizer',
+                request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerRequest.SerializeToString,
+                response_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerResponse.FromString,
+                _registered_method=True)
         self.ReportProcess = channel.unary_unary(
                 '/banyan.v1.RunStoreService/ReportProcess',
                 request_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReportProcessRequest.SerializeToString,
@@ -285,6 +290,13 @@ class RunStoreServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadTokenizer(self, request, context):
+        """The tokenizer of a run's model, as the store keeps it for display. Never for a joined node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportProcess(self, request, context):
         """Notes that a process started, became ready or ended.
         """
@@ -450,6 +462,11 @@ def add_RunStoreServiceServicer_to_server(servicer, server):
                     servicer.WatchDesired,
                     request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredRequest.FromString,
                     response_serializer=banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredResponse.SerializeToString,
+            ),
+            'ReadTokenizer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadTokenizer,
+                    request_deserializer=banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerRequest.FromString,
+                    response_serializer=banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerResponse.SerializeToString,
             ),
             'ReportProcess': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportProcess,
@@ -918,6 +935,33 @@ class RunStoreService(object):
             '/banyan.v1.RunStoreService/WatchDesired',
             banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredRequest.SerializeToString,
             banyan_dot_v1_dot_runstore__service__pb2.WatchDesiredResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadTokenizer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/banyan.v1.RunStoreService/ReadTokenizer',
+            banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerRequest.SerializeToString,
+            banyan_dot_v1_dot_runstore__service__pb2.ReadTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,8 @@ class RunStoreServiceStub:
     """Sets the processes that a run wants."""
     WatchDesired: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.WatchDesiredRequest, _runstore_service_pb2.WatchDesiredResponse]
     """The processes that all runs want; waits for a change after `revision`."""
+    ReadTokenizer: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadTokenizerRequest, _runstore_service_pb2.ReadTokenizerResponse]
+    """The tokenizer of a run's model, as the store keeps it for display. Never for a joined node."""
     ReportProcess: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReportProcessRequest, _runstore_service_pb2.ReportProcessResponse]
     """Notes that a process started, became ready or ended."""
     ReadPolicies: _grpc.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadPoliciesRequest, _runstore_service_pb2.ReadPoliciesResponse]
@@ -147,6 +149,8 @@ class RunStoreServiceAsyncStub(RunStoreServiceStub):
     """Sets the processes that a run wants."""
     WatchDesired: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.WatchDesiredRequest, _runstore_service_pb2.WatchDesiredResponse]  # type: ignore[assignment]
     """The processes that all runs want; waits for a change after `revision`."""
+    ReadTokenizer: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadTokenizerRequest, _runstore_service_pb2.ReadTokenizerResponse]  # type: ignore[assignment]
+    """The tokenizer of a run's model, as the store keeps it for display. Never for a joined node."""
     ReportProcess: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReportProcessRequest, _runstore_service_pb2.ReportProcessResponse]  # type: ignore[assignment]
     """Notes that a process started, became ready or ended."""
     ReadPolicies: _aio.UnaryUnaryMultiCallable[_runstore_service_pb2.ReadPoliciesRequest, _runstore_service_pb2.ReadPoliciesResponse]  # type: ignore[assignment]
@@ -309,6 +313,14 @@ class RunStoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runstore_service_pb2.WatchDesiredResponse, _abc.Awaitable[_runstore_service_pb2.WatchDesiredResponse]]:
         """The processes that all runs want; waits for a change after `revision`."""
+
+    @_abc_1.abstractmethod
+    def ReadTokenizer(
+        self,
+        request: _runstore_service_pb2.ReadTokenizerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runstore_service_pb2.ReadTokenizerResponse, _abc.Awaitable[_runstore_service_pb2.ReadTokenizerResponse]]:
+        """The tokenizer of a run's model, as the store keeps it for display. Never for a joined node."""
 
     @_abc_1.abstractmethod
     def ReportProcess(

@@ -1412,6 +1412,10 @@ class TreeFilter(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     TREE_IDS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    POLICY_STEP_FIELD_NUMBER: _builtins.int
+    ROW_DIGEST_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Only of this run; empty for all."""
     purpose: _tree_pb2.TreePurpose.ValueType
@@ -1420,6 +1424,16 @@ class TreeFilter(_message.Message):
     """Only of this evaluation."""
     limit: _builtins.int
     """At most so many; 0 for the service's default."""
+    before: _builtins.int
+    """Only those opened before the tree with this number; 0 for all. A list that is newest first goes
+    on behind its last number.
+    """
+    policy_step: _builtins.int
+    """Only those whose newest segment is of this policy step."""
+    row_digest: _builtins.bytes
+    """Only of this row: BLAKE2b-256 of its canonical JSON."""
+    group_id: _builtins.str
+    """Only of this group."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_tree_pb2.TreeState.ValueType]:
         """Only in these states; empty for all."""
@@ -1437,12 +1451,18 @@ class TreeFilter(_message.Message):
         label: _builtins.str = ...,
         tree_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         limit: _builtins.int = ...,
+        before: _builtins.int = ...,
+        policy_step: _builtins.int | None = ...,
+        row_digest: _builtins.bytes = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "policy_step", b"policy_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "limit", b"limit", "purpose", b"purpose", "run_id", b"run_id", "states", b"states", "tree_ids", b"tree_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "before", b"before", "group_id", b"group_id", "label", b"label", "limit", b"limit", "policy_step", b"policy_step", "purpose", b"purpose", "row_digest", b"row_digest", "run_id", b"run_id", "states", b"states", "tree_ids", b"tree_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__policy_step: _TypeAlias = _typing.Literal["policy_step"]  # noqa: Y015
+    _WhichOneofArgType__policy_step: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_step) -> _WhichOneofReturnType__policy_step | None: ...
 
 Global___TreeFilter: _TypeAlias = TreeFilter  # noqa: Y015
 
@@ -1513,6 +1533,11 @@ class TreeSummary(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     POLICY_STEP_FIELD_NUMBER: _builtins.int
     CLAIM_EPOCH_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CLOSED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    ROW_DIGEST_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
     tree_id: _builtins.bytes
     """The tree."""
     run_id: _builtins.str
@@ -1539,6 +1564,16 @@ class TreeSummary(_message.Message):
     """Policy step of its newest segment."""
     claim_epoch: _builtins.int
     """The newest claim."""
+    number: _builtins.int
+    """Rises with each tree that is opened, of whatever run."""
+    opened_unix_ms: _builtins.int
+    """Unix time of the store when it was opened, in milliseconds."""
+    closed_unix_ms: _builtins.int
+    """The same when it was closed or dropped; 0 before."""
+    row_digest: _builtins.bytes
+    """BLAKE2b-256 of its row's canonical JSON."""
+    scores: _builtins.int
+    """Scores of its places; only in a list of trees by their ids, or of a group."""
     def __init__(
         self,
         *,
@@ -1555,10 +1590,15 @@ class TreeSummary(_message.Message):
         label: _builtins.str = ...,
         policy_step: _builtins.int = ...,
         claim_epoch: _builtins.int = ...,
+        number: _builtins.int = ...,
+        opened_unix_ms: _builtins.int = ...,
+        closed_unix_ms: _builtins.int = ...,
+        row_digest: _builtins.bytes = ...,
+        scores: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "mean_reward", b"mean_reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "claim_epoch", b"claim_epoch", "group_id", b"group_id", "label", b"label", "leaves", b"leaves", "mean_reward", b"mean_reward", "policy_step", b"policy_step", "purpose", b"purpose", "reason", b"reason", "run_id", b"run_id", "sampled_tokens", b"sampled_tokens", "segments", b"segments", "state", b"state", "tree_id", b"tree_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward", "claim_epoch", b"claim_epoch", "closed_unix_ms", b"closed_unix_ms", "group_id", b"group_id", "label", b"label", "leaves", b"leaves", "mean_reward", b"mean_reward", "number", b"number", "opened_unix_ms", b"opened_unix_ms", "policy_step", b"policy_step", "purpose", b"purpose", "reason", b"reason", "row_digest", b"row_digest", "run_id", b"run_id", "sampled_tokens", b"sampled_tokens", "scores", b"scores", "segments", b"segments", "state", b"state", "tree_id", b"tree_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__mean_reward: _TypeAlias = _typing.Literal["mean_reward"]  # noqa: Y015
     _WhichOneofArgType__mean_reward: _TypeAlias = _typing.Literal["_mean_reward", b"_mean_reward"]  # noqa: Y015

@@ -72,7 +72,15 @@ class RunStoreService(RunStoreServiceServicer):
         return answer
 
     async def ReadRuns(self, request: rs.ReadRunsRequest, call: Call) -> rs.ReadRunsResponse:
-        return await self._database.read(lambda c: runs.read_all(c, request.live_only))
+        now = self._context.now()
+        return await self._database.read(lambda c: runs.read_all(c, request, now))
+
+    async def ReadTokenizer(
+        self, request: rs.ReadTokenizerRequest, call: Call
+    ) -> rs.ReadTokenizerResponse:
+        return rs.ReadTokenizerResponse(
+            tokenizer=await self._database.read(lambda c: runs.tokenizer(c, request.run_id))
+        )
 
     async def MoveRun(self, request: rs.MoveRunRequest, call: Call) -> rs.MoveRunResponse:
         resumed = request.from_state in OVER  # not while the rest of the run is removed
@@ -204,7 +212,7 @@ class RunStoreService(RunStoreServiceServicer):
         return await self._database.read(lambda c: members.read(c, request.run_id, now))
 
     async def ReadDead(self, request: rs.ReadDeadRequest, call: Call) -> rs.ReadDeadResponse:
-        return await self._database.read(lambda c: dead_letters.read(c, request.limit))
+        return await self._database.read(lambda c: dead_letters.read(c, request))
 
     async def ReplayDead(self, request: rs.ReplayDeadRequest, call: Call) -> rs.ReplayDeadResponse:
         await self._context.write(lambda c: dead_letters.replay(c, request.id))

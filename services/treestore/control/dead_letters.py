@@ -16,16 +16,17 @@ _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 10_000
 _REASON_CHARACTERS = 1000  # that are listed
 _PAYLOAD_BYTES = 4 << 20  # of messages that are listed
+_LAST = 2**63 - 1  # number that a database holds
 
 
-def read(connection: Connection, limit: int) -> rs.ReadDeadResponse:
+def read(connection: Connection, request: rs.ReadDeadRequest) -> rs.ReadDeadResponse:
     """Return letters, newest first; the newest with their messages, as many as fit in an answer."""
-    table = schema.dead
-    rows = connection.execute(
-        select(table).order_by(table.c.n.desc()).limit(min(limit or _DEFAULT_LIMIT, _MAX_LIMIT))
-    )
+    table, limit = schema.dead, min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
+    query = select(table).order_by(table.c.n.desc()).limit(limit)
+    if request.before:
+        query = query.where(table.c.n < min(request.before, _LAST))
     response, capacity = rs.ReadDeadResponse(), _PAYLOAD_BYTES
-    for row in rows:
+    for row in connection.execute(query):
         listed = _listed(row)
         capacity -= listed.payload_bytes
         if capacity < 0:

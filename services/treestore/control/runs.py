@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, select, update
 
 from banyan.errors import InvalidInput, NotFound, Refused
 from banyan.reasons import Reason
@@ -202,19 +202,40 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadRunResponse
     row = run_row(connection, run_id)
     given_up = connection.scalars(_GIVEN_UP, {"run": row.run_id})
     reports = [rs.ReportProcessRequest.FromString(report) for report in given_up]
-    until = row.paused_since_ms if row.state == rs.RUN_STATE_PAUSED else row.ended_ms or now_ms
-    return rs.ReadRunResponse(
-        run=to_wire(row), given_up=reports, live_ms=max(0, until - row.created_ms - row.paused_ms)
-    )
+    return rs.ReadRunResponse(run=to_wire(row), given_up=reports, live_ms=_live_ms(row, now_ms))
 
 
-def read_all(connection: Connection, live_only: bool) -> rs.ReadRunsResponse:
+def read_all(
+    connection: Connection, request: rs.ReadRunsRequest, now_ms: int
+) -> rs.ReadRunsResponse:
     """Return runs, newest first."""
     table = schema.runs
     query = select(table).order_by(table.c.created_ms.desc(), table.c.run_id)
-    if live_only:
+    if request.live_only:
         query = query.where(table.c.state.not_in(OVER))
-    return rs.ReadRunsResponse(runs=[to_wire(row) for row in connection.execute(query)])
+    if request.after:
+        created, last = table.c.created_ms, request.after_unix_ms
+        query = query.where(
+            or_(created < last, and_(created == last, table.c.run_id > request.after))
+        )
+    if request.limit:
+        query = query.limit(request.limit)
+    rows = connection.execute(query).all()
+    return rs.ReadRunsResponse(
+        runs=[to_wire(row) for row in rows], live_ms=[_live_ms(row, now_ms) for row in rows]
+    )
+
+
+def _live_ms(row: Row[Any], now_ms: int) -> int:
+    """Return the time that a run has been live."""
+    until = row.paused_since_ms if row.state == rs.RUN_STATE_PAUSED else row.ended_ms or now_ms
+    return max(0, int(until - row.created_ms - row.paused_ms))
+
+
+def tokenizer(connection: Connection, run_id: str) -> bytes:
+    """Return the tokenizer.json of a run's model; empty without one. Raises NotFound."""
+    digest = run_row(connection, run_id).tokenizer
+    return tokenizers.read(connection, digest) if digest else b""
 
 
 def is_over(connection: Connection, run_id: str) -> bool:

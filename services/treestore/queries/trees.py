@@ -203,6 +203,14 @@ def conditions(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
         terms.append(trees.label == filters.label)
     if filters.tree_ids:
         terms.append(trees.tree_id.in_(list(filters.tree_ids)))
+    if filters.before:
+        terms.append(trees.n < filters.before)
+    if filters.HasField("policy_step"):
+        terms.append(trees.policy_step == filters.policy_step)
+    if filters.group_id:
+        terms.append(trees.group_id == filters.group_id)
+    if filters.row_digest:
+        terms.append(trees.row_digest == filters.row_digest)
     return terms
 
 
@@ -222,7 +230,23 @@ def summaries(connection: Connection, filters: ts.TreeFilter) -> ts.ListTreesRes
         .order_by(trees.c.n.desc())
         .limit(filters.limit or _LIST_LIMIT)
     )
-    return ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])
+    response = ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])
+    if filters.tree_ids or filters.group_id:
+        _count_scores(connection, response.trees)
+    return response
+
+
+def _count_scores(connection: Connection, listed: Sequence[ts.TreeSummary]) -> None:
+    """Add the number of scores to summaries, by which a watcher of few trees sees a new one."""
+    table, ids = schema.scores, [summary.tree_id for summary in listed]
+    query = (
+        select(table.c.tree_id, func.count())
+        .where(table.c.tree_id.in_(ids))
+        .group_by(table.c.tree_id)
+    )
+    counts = {row[0]: row[1] for row in connection.execute(query)}
+    for summary in listed:
+        summary.scores = counts.get(summary.tree_id, 0)
 
 
 def _summary(row: Row[Any]) -> ts.TreeSummary:
@@ -240,4 +264,8 @@ def _summary(row: Row[Any]) -> ts.TreeSummary:
         policy_step=row.policy_step,
         claim_epoch=row.claim_epoch,
         mean_reward=row.mean_reward,
+        number=row.n,
+        opened_unix_ms=row.opened_ms,
+        closed_unix_ms=row.closed_ms,
+        row_digest=row.row_digest,
     )

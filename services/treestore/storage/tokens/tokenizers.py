@@ -65,17 +65,23 @@ def decoder(connection: Connection, digest: bytes) -> Decoder:
     if it is missing.
     """
     if digest not in _cache:
-        data = connection.scalar(
-            select(schema.tokenizers.c.data).where(schema.tokenizers.c.digest == digest)
-        )
-        if data is None:
-            raise InvalidInput(
-                f"tokenizer {digest.hex()[:12]} is not in the store, though a run names it"
-            )
+        data = read(connection, digest)
         while len(_cache) >= _MAX_CACHED:
             _cache.pop(next(iter(_cache)))
-        _cache[digest] = _build(zlib.decompress(data))
+        _cache[digest] = _build(data)
     return _cache[digest]
+
+
+def read(connection: Connection, digest: bytes) -> bytes:
+    """Return the tokenizer.json with this digest. Raises InvalidInput if it is missing."""
+    data = connection.scalar(
+        select(schema.tokenizers.c.data).where(schema.tokenizers.c.digest == digest)
+    )
+    if data is None:
+        raise InvalidInput(
+            f"tokenizer {digest.hex()[:12]} is not in the store, though a run names it"
+        )
+    return zlib.decompress(data)
 
 
 _bridges: dict[tuple[bytes, str], Bridge] = {}

@@ -1,0 +1,114 @@
+"""Endpoints of trees: the pages of a run, a tree, and a segment of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from banyan.v1 import tree_pb2
+from banyan.v1 import treestore_service_pb2 as ts
+from services.gateway.page.api.endpoint import AFTER, LIMIT, RUN, SEGMENT, TREE, Call, Endpoint
+from services.gateway.page.documents import trees
+from services.gateway.page.http.parameters import Parameter, cursor, place_of
+from services.gateway.page.reads import Reads
+from services.gateway.page.tree_reads import TreeReads
+
+_PURPOSES = {
+    "train": tree_pb2.TREE_PURPOSE_TRAIN,
+    "eval": tree_pb2.TREE_PURPOSE_EVAL,
+    "all": tree_pb2.TREE_PURPOSE_UNSPECIFIED,
+}
+_STATES = {trees.state_name(state): state for state in tree_pb2.TreeState.values() if state}
+_FILTERS = (
+    LIMIT,
+    AFTER,
+    Parameter(
+        name="purpose",
+        about="Purpose of the trees.",
+        kind="choice",
+        choices=tuple(_PURPOSES),
+        default="train",
+    ),
+    Parameter(
+        name="state", about="Only trees in this state.", kind="choice", choices=tuple(_STATES)
+    ),
+    Parameter(
+        name="policy_step",
+        about="Only trees whose newest segment is of this policy step.",
+        kind="integer",
+        most=2**32 - 1,
+    ),
+    Parameter(
+        name="row", about="Only trees of this row: its digest.", kind="hex", least=64, most=64
+    ),
+    Parameter(name="group", about="Only trees of this group: its id."),
+    Parameter(name="label", about="Only trees of this evaluation, such as before-greedy."),
+)
+
+
+class Trees:
+    """Handlers of trees."""
+
+    def __init__(self, reads: Reads, whole: TreeReads) -> None:
+        self._reads, self._whole = reads, whole
+
+    async def listed(self, call: Call) -> dict[str, Any]:
+        query, limit = call.query, call.query["limit"]
+        before = place_of("trees", query["after"], int)
+        filters = ts.TreeFilter(
+            run_id=await self._reads.run_id(call.path["run"]),
+            limit=limit + 1,
+            before=before[0] if before else 0,
+            purpose=_PURPOSES[query["purpose"]],
+            states=[_STATES[query["state"]]] if query["state"] else [],
+            policy_step=query["policy_step"],
+            row_digest=query["row"] or b"",
+            group_id=query["group"] or "",
+            label=query["label"] or "",
+        )
+        found = await self._reads.summaries(filters)
+        following = cursor("trees", found[limit - 1].number) if len(found) > limit else None
+        return {"trees": [trees.summary(tree) for tree in found[:limit]], "next": following}
+
+    async def one(self, call: Call) -> bytes:
+        return await self._whole.document(await self._whole.summary(call.path["tree"]))
+
+    async def segment(self, call: Call) -> bytes:
+        summary = await self._whole.summary(call.path["tree"])
+        return await self._whole.segment(summary, call.path["segment"])
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints."""
+        return (
+            Endpoint(
+                method="GET",
+                path="/api/runs/{run}/trees",
+                about="Trees of a run, newest first.",
+                handler=self.listed,
+                answers={"trees": "a line each", "next": "cursor of the next page, or null"},
+                places=(RUN,),
+                parameters=_FILTERS,
+            ),
+            Endpoint(
+                method="GET",
+                path="/api/trees/{tree}",
+                about="A tree with its nodes in depth-first order.",
+                handler=self.one,
+                answers={
+                    "nodes": "stretches of tokens between forks and ends",
+                    "advantage_note": "why advantages are missing or provisional, or null",
+                    "revision": "changes with whatever the document shows",
+                },
+                places=(TREE,),
+            ),
+            Endpoint(
+                method="GET",
+                path="/api/trees/{tree}/segments/{segment}",
+                about="A segment with its tokens, scores, plan, answer and lineage.",
+                handler=self.segment,
+                answers={
+                    "tokens": "id, text, log-probs and entropy of each",
+                    "token_texts": "why the tokens have no texts, or null",
+                    "lineage": "the batches that trained on its tree",
+                },
+                places=(TREE, SEGMENT),
+            ),
+        )

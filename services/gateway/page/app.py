@@ -1,0 +1,96 @@
+"""The page as an ASGI app: its API, its files, and the guard around both."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from banyan.errors import BanyanError, NotFound
+from banyan.reasons import Reason
+from services.gateway.page.api.endpoint import Call, Endpoint
+from services.gateway.page.api.events import Events
+from services.gateway.page.api.runs import Runs
+from services.gateway.page.api.trees import Trees
+from services.gateway.page.heavy import Heavy
+from services.gateway.page.http import openapi
+from services.gateway.page.http.access import Access, Guard
+from services.gateway.page.http.assets import Assets
+from services.gateway.page.http.errors import error_document, error_response
+from services.gateway.page.http.streams import Hub
+from services.gateway.page.reads import Reads
+from services.gateway.page.run_clocks import RunClocks
+from services.gateway.page.tree_reads import TreeReads
+
+_REASONS = {404: Reason.NOT_FOUND, 405: Reason.NOT_IMPLEMENTED}
+
+
+class Page:
+    """The page of a store.
+
+    endpoints: all of its API
+    hub: its live streams
+    app: what a server serves
+    """
+
+    def __init__(self, reads: Reads, access: Access) -> None:
+        heavy, assets, self.hub = Heavy(), Assets(), Hub()
+        whole, clocks = TreeReads(reads, heavy), RunClocks(reads)
+        described = Endpoint(
+            method="GET",
+            path="/api/openapi.json",
+            about="This document.",
+            handler=self._describe,
+        )
+        self.endpoints: Sequence[Endpoint] = (
+            *Runs(reads, heavy, clocks).endpoints(),
+            *Trees(reads, whole).endpoints(),
+            *Events(self.hub, reads, clocks, whole).endpoints(),
+            described,
+        )
+        self.app: ASGIApp = Guard(_routed(self.endpoints, assets), access)
+
+    async def _describe(self, call: Call) -> dict[str, Any]:
+        return openapi.document(self.endpoints, version("banyan"))
+
+
+def _routed(endpoints: Sequence[Endpoint], assets: Assets) -> Starlette:
+    async def asset(request: Request) -> Response:
+        return assets.response(request.path_params["name"], request)
+
+    async def page(request: Request) -> Response:
+        name = request.path_params["path"]
+        if "." in name or name == "api" or name.startswith("api/"):
+            raise NotFound(f"there is nothing at /{name[:200]}")
+        return assets.response("index.html", request)
+
+    routes = [Route(e.path, _handler(e), methods=[e.method]) for e in endpoints]
+    routes += [Route("/assets/{name:path}", asset), Route("/{path:path}", page)]
+    handlers: Any = {BanyanError: _on_error, HTTPException: _on_http}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def _handler(endpoint: Endpoint) -> Any:
+    async def handle(request: Request) -> Response:
+        return await endpoint(request)
+
+    return handle
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BanyanError)
+    return error_response(error)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = _REASONS.get(error.status_code, Reason.INVALID_INPUT)
+    method, path = request.method, request.url.path[:200]
+    response = error_document(error.status_code, reason, f"{method} {path}: {error.detail}")
+    response.headers.update(error.headers or {})
+    return response

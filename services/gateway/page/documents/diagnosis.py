@@ -1,0 +1,105 @@
+"""Document of a run's diagnosis: findings as sentences, with remedies and links. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from banyan.doctor.history import evidence_words, history, not_deterministic
+from banyan.doctor.rule import Finding
+from banyan.doctor.rules import diagnose
+from banyan.doctor.series import LEAST
+from banyan.doctor.stored_trees import grown, judged_shape, newest_filter, shared_share, steps_of
+from banyan.doctor.tree_rules import RunTrees, told, tree_rules
+from banyan.payoff.shape import Shape
+from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import tree_pb2
+from banyan.wire import plain_data
+from services.gateway.page.documents.runs import finite, recipe_json
+
+__all__ = ["document", "newest_filter", "shape_of", "steps_of"]
+LINK = "docs/metrics.md#what-banyan-doctor-run-looks-for"
+_URGENT = ("nothing-applied", "not-finite", "reward-collapse", "reward-hacking", "held-out-falls")
+
+
+def shape_of(run: rs.Run) -> Shape | None:
+    """Return the shape of a run's trees; None if its tree policy is not judged by them."""
+    return judged_shape(run.recipe_json)
+
+
+def document(
+    answer: rs.ReadRunResponse,
+    policies: Iterable[rs.StoredPolicy],
+    stats: Mapping[str, int],
+    *,
+    shape: Shape | None,
+    trees: Sequence[tree_pb2.Tree],
+    steps: Mapping[bytes, int],
+) -> dict[str, Any]:
+    """Return the diagnosis.
+
+    trees: newest whole training trees; `steps` their policy steps by id
+    """
+    known = history(plain_data.metrics(policies), answer.progress.evals, answer.run.step)
+    of_trees = None
+    if shape is not None:
+        newest = [grown(tree, steps[tree.spec.tree_id]) for tree in trees]
+        shared = shared_share(answer.progress.samples)
+        of_trees = RunTrees(shape=shape, newest=newest, shared=shared)
+    findings = [_finding(found) for found in diagnose(known, tree_rules(of_trees))]
+    findings += [_set_aside(batch) for batch in answer.progress.set_aside]
+    deterministic = bool(recipe_json(answer.run).get("deterministic"))
+    if unlike := not_deterministic(deterministic, stats):
+        findings.append(_plain("not-deterministic", "warning", unlike))
+    few = len(known.steps) < LEAST
+    return {
+        "findings": findings,
+        "facts": told(of_trees),
+        "steps": len(known.steps),
+        "note": f"{len(known.steps)} steps say nothing yet; {LEAST} are needed" if few else None,
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    rule = found.rule
+    evidence = "; ".join(evidence_words(e) for e in found.evidence)
+    remedies = [f"--set '{lever.setting}': {lever.why}" for lever in rule.levers]
+    return {
+        "rule": rule.name,
+        "module": rule.module,
+        "severity": "error" if rule.name in _URGENT else "warning",
+        "step": max((e.last for e in found.evidence), default=None),
+        "sentence": f"{rule.symptom} ({evidence})",
+        "remedy": f"try {'; or '.join(remedies)}" if remedies else None,
+        "link": LINK,
+        "evidence": [
+            {
+                "metric": e.metric,
+                "value": finite(e.value),
+                "was": finite(e.was),
+                "limit": finite(e.limit),
+                "steps": [e.first, e.last],
+            }
+            for e in found.evidence
+        ],
+        "levers": [
+            {"key": lever.key, "set": lever.setting, "why": lever.why} for lever in rule.levers
+        ],
+    }
+
+
+def _set_aside(batch: rs.SetAside) -> dict[str, Any]:
+    words = f"batch {batch.ordinal} is set aside: {batch.cause}"
+    return _plain("batch-set-aside", "error", words, "look at its trees with `banyan lineage`")
+
+
+def _plain(rule: str, severity: str, words: str, remedy: str | None = None) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "module": None,
+        "severity": severity,
+        "step": None,
+        "sentence": words,
+        "remedy": remedy,
+        "link": "docs/operations.md",
+        "evidence": [],
+        "levers": [],
+    }

@@ -1,0 +1,64 @@
+"""A page over a real store in this process, and clients of it: in memory, and on a real port."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.gateway.page.app import Page
+from services.gateway.page.host import serving
+from services.gateway.page.http.access import Access
+from services.gateway.page.reads import Reads
+from tests.treestore.client import Store, served
+
+SECRET = "5" * 64
+HOST = "http://127.0.0.1:7777"
+
+
+@dataclass
+class Site:
+    """A page, its store, and a client that needs no port."""
+
+    page: Page
+    store: Store
+    client: httpx.AsyncClient
+
+    async def get(self, path: str, status: int = 200, **more: Any) -> Any:
+        answer = await self.client.get(path, **more)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+
+def client_of(page: Page, base: str = HOST) -> httpx.AsyncClient:
+    """Return a client whose requests reach the app without a port."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(page.app), base_url=base)
+
+
+@pytest.fixture
+def make_page() -> Callable[..., Page]:
+    def make(store: Store, **more: Any) -> Page:
+        return Page(Reads(store.channel), Access(secret=SECRET), **more)
+
+    return make
+
+
+@pytest.fixture
+async def here(
+    nats_server: Any, tmp_path: Path, make_page: Callable[..., Page]
+) -> AsyncIterator[Site]:
+    """A page over a new store with a run."""
+    async with served(nats_server.url, tmp_path / "state") as store:
+        page = make_page(store)
+        async with client_of(page) as client:
+            yield Site(page, store, client)
+
+
+@contextlib.asynccontextmanager
+async def on_a_port(page: Page) -> AsyncIterator[str]:
+    """Serve a page; yield the address."""
+    async with serving(page.app, page.hub, "127.0.0.1:0") as address:
+        yield address
