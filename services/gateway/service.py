@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -23,6 +24,7 @@ from services.gateway.clients.treestore import RpcStore
 from services.gateway.join import slots, tls
 from services.gateway.join.admission import Admission, TokenVerifier
 from services.gateway.join.proxy import Proxy
+from services.gateway.page.inside import PageHost
 from services.gateway.runs.drivers import Drivers
 from services.gateway.server import Gateway, JoinPort
 from services.gateway.settings import Settings
@@ -39,6 +41,7 @@ class Running:
     drivers: Drivers
     address: str
     join_address: str
+    page: PageHost
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +81,18 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
             liveness=drivers.liveness,
         )
         stack.push_async_callback(server.stop, 1.0)
-        yield Running(drivers, server.address, join.address if join else "")
+        # Behind the plain port: a run that begins does not wait for the page's imports.
+        page = PageHost(
+            gateway,
+            channel,
+            bus,
+            listen=settings.http_listen,
+            hosts=settings.http_hosts,
+            secret=settings.secret,
+            state=settings.state,
+        )
+        await page.start(stack)
+        yield Running(drivers, server.address, join.address if join else "", page)
 
 
 async def _serve_join(
@@ -129,15 +143,17 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         # One whose launcher was killed must not serve under an old epoch when the next one comes.
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            await _drive(starting.result().drivers, stopping)
+            await _drive(starting.result(), stopping)
 
 
-async def _drive(drivers: Drivers, stopping: "asyncio.Task[bool]") -> None:
-    driving = asyncio.create_task(drivers.run())
+async def _drive(running: Running, stopping: "asyncio.Task[bool]") -> None:
+    driving = asyncio.create_task(running.drivers.run())
+    ends: list[asyncio.Future[Any]] = [driving, stopping, running.page.failure]
     try:
-        await asyncio.wait([driving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if driving.done():
-            driving.result()
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for failing in (driving, running.page.failure):
+            if failing.done():
+                failing.result()
     finally:
         driving.cancel()
         with contextlib.suppress(asyncio.CancelledError, BanyanError):

@@ -15,6 +15,12 @@ class Settings(Shared):
     """host:port of the verifier, which answers the actions of joined nodes."""
     join_listen: str = ""
     """host:port of the TLS port for joining nodes; empty for none."""
+    http_listen: str = ""
+    """host:port of the page; empty for none. On another address than loopback all of it needs the
+    token, which is the content of `secret_file`."""
+    http_hosts: str = ""
+    """Further host:port, with commas between them, under which browsers may reach the page, such as
+    that of a proxy."""
     join_address: str = ""
     """host:port under which nodes reach the TLS port; empty for `join_listen`."""
     join_nats: str = ""

@@ -70,6 +70,8 @@ class ProcessCommands:
         """Return a service of all runs."""
         address = self.state.address(service)
         env = self._env(address)
+        if service == "gateway":
+            env["BANYAN_HTTP_LISTEN"] = self.state.address("page")
         if service == "gateway" and self.join_listen:
             env["BANYAN_JOIN_LISTEN"] = self.join_listen
             env["BANYAN_JOIN_NATS"] = f":{self.state.ports['nats']}"

@@ -15,7 +15,7 @@ from banyan.text.printable import textual
 from services.chassis.process import private_files
 from services.chassis.process.nats_server import free_port
 
-PORTS = ("nats", "treestore", "gateway", "verifier")
+PORTS = ("nats", "treestore", "gateway", "verifier", "page")
 HOST = "127.0.0.1"
 _OURS = {"lock", "ports.json", "store.sqlite", "logs", secret.FILE, private_files.JAIL_PROOFS}
 LEAST_FREE = 64 << 20  # bytes for the log and an empty store

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import shutil
 import signal
@@ -27,6 +26,7 @@ from services.supervisor.fleet import (
     grace_s,
 )
 from services.supervisor.probes import probe_of
+from services.supervisor.process_list import ProcessList
 from services.supervisor.runstore import RunStore
 from services.supervisor.state import HOST, can_listen
 from services.supervisor.warm import WarmProcess
@@ -66,6 +66,7 @@ class Supervisor:
         self.wanted: set[str] = set()
         self.stopping = False
         self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._processes = ProcessList(fleet.state.path)
         self._warm = WarmProcess(fleet.state.log("torch"))
         self._desired: DesiredProcesses | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -171,6 +172,7 @@ class Supervisor:
         try:
             await self._report(child, rs.PROCESS_EVENT_STARTED)
             await child.wait()
+            self._processes.write(self.children.values())  # the store may be slow to hear of it
         finally:
             await cancelled([watching])
 
@@ -235,23 +237,10 @@ class Supervisor:
 
         A store that is down gets the next event only.
         """
-        self._write_process_list()
+        self._processes.write(self.children.values())
         if not self.store or not child.run_id:
             return True
         return await self.store.report(child, event, patience_s)
-
-    def _write_process_list(self) -> None:
-        """Write processes.json, which `banyan ps` reads."""
-        processes = [
-            {"service": c.service, "pid": c.pid, "state": c.state, "run": c.run_id}
-            for c in self.children.values()
-        ]
-        partial = self.fleet.state.path / "processes.json.partial"
-        try:
-            partial.write_text(json.dumps(processes))
-            partial.rename(self.fleet.state.path / "processes.json")
-        except OSError as error:
-            log.warning("cannot write %s: %s", partial, error.strerror)
 
     # -- stop --
 
@@ -271,7 +260,7 @@ class Supervisor:
         # Children that were being started during the loop above.
         await asyncio.gather(*(c.stop(LOADING_GRACE_S) for c in self.children.values()))
         self._clear_shared_memory()
-        self._write_process_list()
+        self._processes.write(self.children.values())
         if self.store is not None:
             await self.store.close()
 

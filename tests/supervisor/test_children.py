@@ -12,7 +12,7 @@ import pytest
 from banyan.errors import InvalidInput, Refused
 from services.chassis.process import nats_server
 from services.supervisor.child import Child
-from services.supervisor.state import StateFolder
+from services.supervisor.state import PORTS, StateFolder
 from tests.supervisor.supervised import DEAF, alive
 
 
@@ -62,7 +62,7 @@ def test_no_two_services_get_the_same_port(tmp_path: Path, monkeypatch: pytest.M
     for number in range(20):
         folder = StateFolder.open(tmp_path / str(number))
         folder.choose_ports()
-        assert len(set(folder.ports.values())) == len(folder.ports) == 4
+        assert len(set(folder.ports.values())) == len(folder.ports) == len(PORTS)
 
 
 async def test_a_child_lives_in_a_session_of_its_own_and_is_stopped(tmp_path: Path) -> None:

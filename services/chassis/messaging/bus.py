@@ -16,7 +16,7 @@ import nats.errors
 from google.protobuf.message import Message
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
@@ -273,16 +273,33 @@ class Bus:
 
     async def ack_floors(self, stream: str) -> dict[str, int]:
         """Return the ack floor (stream sequence) of each durable consumer of a stream, by name."""
-        floors: dict[str, int] = {}
-        offset = 0
+        return {
+            consumer.name: int(consumer.ack_floor.stream_seq)
+            for consumer in await self._consumers(stream)
+            if consumer.config.durable_name and consumer.ack_floor
+        }
+
+    async def depths(self, stream: str) -> list[streams.QueueDepth]:
+        """Return what the durable consumers of a stream have before them. Raise DeadlineMissed."""
+        try:
+            consumers = await self._consumers(stream)
+        except (TimeoutError, nats.errors.Error, JetStreamError, OSError) as error:
+            raise DeadlineMissed(
+                f"the broker does not tell the consumers of {stream}: {error or 'no answer'}"
+            ) from None
+        return [
+            streams.QueueDepth(stream, c.name, int(c.num_pending or 0), int(c.num_ack_pending or 0))
+            for c in consumers
+            if c.config.durable_name
+        ]
+
+    async def _consumers(self, stream: str) -> list[ConsumerInfo]:
+        found: list[ConsumerInfo] = []
         while True:
-            consumers = await self._js.consumers_info(stream, offset)
-            for consumer in consumers:
-                if consumer.config.durable_name and consumer.ack_floor:
-                    floors[consumer.name] = int(consumer.ack_floor.stream_seq)
-            offset += len(consumers)
-            if len(consumers) < _LISTED:
-                return floors
+            page = await self._js.consumers_info(stream, len(found))
+            found += page
+            if len(page) < _LISTED:
+                return found
 
     async def waiting(self, stream: str) -> dict[str, int]:
         """Return the messages that each durable consumer has not answered, by name."""

@@ -58,3 +58,17 @@ def _explanation(config: StreamConfig, error: APIError) -> str:
         f" the NATS server's configuration must be {subjects.RESERVED >> 20} MiB or more, with no"
         " other streams beside ours"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """Messages that a consumer of a stream has before it.
+
+    waiting: messages that it was not given yet
+    unacknowledged: messages that it was given and has not finished
+    """
+
+    stream: str
+    consumer: str
+    waiting: int
+    unacknowledged: int

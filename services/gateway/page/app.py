@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,7 +17,10 @@ from banyan.reasons import Reason
 from services.gateway.page.api.endpoint import Call, Endpoint
 from services.gateway.page.api.events import Events
 from services.gateway.page.api.runs import Runs
+from services.gateway.page.api.system import Queues, System
 from services.gateway.page.api.trees import Trees
+from services.gateway.page.api.writes import Writes
+from services.gateway.page.control import Control
 from services.gateway.page.heavy import Heavy
 from services.gateway.page.http import openapi
 from services.gateway.page.http.access import Access, Guard
@@ -35,10 +39,20 @@ class Page:
 
     endpoints: all of its API
     hub: its live streams
+
+    state: the state folder
+    control, queues: of a running system; None where nothing runs
     app: what a server serves
     """
 
-    def __init__(self, reads: Reads, access: Access) -> None:
+    def __init__(
+        self,
+        reads: Reads,
+        access: Access,
+        state: Path,
+        control: Control | None = None,
+        queues: Queues | None = None,
+    ) -> None:
         heavy, assets, self.hub = Heavy(), Assets(), Hub()
         whole, clocks = TreeReads(reads, heavy), RunClocks(reads)
         described = Endpoint(
@@ -51,6 +65,8 @@ class Page:
             *Runs(reads, heavy, clocks).endpoints(),
             *Trees(reads, whole).endpoints(),
             *Events(self.hub, reads, clocks, whole).endpoints(),
+            *System(reads, state, queues).endpoints(),
+            *Writes(reads, access, control).endpoints(),
             described,
         )
         self.app: ASGIApp = Guard(_routed(self.endpoints, assets), access)

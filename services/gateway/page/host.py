@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -37,6 +38,7 @@ async def serving(app: ASGIApp, hub: Hub, listen: str) -> AsyncIterator[str]:
     Wait for a port that is in use. Raise InvalidInput if it still is, or if the address is another
     host's.
     """
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its starts and ends are ours
     bound = await _bind(listen)
     config = uvicorn.Config(
         app,

@@ -46,8 +46,9 @@ class RunSource:
         answer, members = await self._read()
         after = int(last) if last.isdigit() and len(last) < 10 else -1
         policies = await self._reads.policies(self._run_id)
-        if self._number < 0:
+        if self._number < 0:  # nobody else reads it: the loop goes on from here
             self._number = policies[-1].number if policies else 0
+            self._sent, self._sent_at = _fingerprint(answer, members), time.monotonic()
         steps = runs.metrics(policies, after)
         self._step = max([self._step, *(step["step"] for step in steps)])
         return [await self._event(answer, members, steps)]

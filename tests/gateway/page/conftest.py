@@ -40,8 +40,8 @@ def client_of(page: Page, base: str = HOST) -> httpx.AsyncClient:
 
 @pytest.fixture
 def make_page() -> Callable[..., Page]:
-    def make(store: Store, **more: Any) -> Page:
-        return Page(Reads(store.channel), Access(secret=SECRET), **more)
+    def make(store: Store, state: Path, **more: Any) -> Page:
+        return Page(Reads(store.channel), Access(secret=SECRET), state, **more)
 
     return make
 
@@ -52,7 +52,7 @@ async def here(
 ) -> AsyncIterator[Site]:
     """A page over a new store with a run."""
     async with served(nats_server.url, tmp_path / "state") as store:
-        page = make_page(store)
+        page = make_page(store, tmp_path / "state")
         async with client_of(page) as client:
             yield Site(page, store, client)
 
