@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from banyan.cli import advantages, dead, export, lineage, recipes, simulate, tools, trees
+from banyan.cli import advantages, dead, export, lineage, page, recipes, simulate, tools, trees
 from banyan.cli.doctor import doctor
 from banyan.cli.join import join
 from banyan.cli.render.console import err
@@ -57,6 +57,7 @@ app.command("lineage")(lineage.lineage)
 app.add_typer(recipes.app, name="recipes")
 app.command("tools")(tools.tools)
 app.command("ps")(runs.ps)
+app.command("page")(page.page)
 app.command("join")(join.join)
 app.command("token")(join.token)
 app.add_typer(dead.app, name="dead")

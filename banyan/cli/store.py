@@ -26,12 +26,12 @@ START_S = 30.0
 @contextlib.contextmanager
 def reading(state: Path) -> Iterator[Client]:
     """Yield a client for queries; works when nothing runs."""
-    folder = _checked(state)
+    folder = checked(state)
     if folder.locked():
         with _connected(folder) as client:
             yield client
         return
-    with _read_only(state) as (address, known), Client(address, secret=known) as client:
+    with read_only(state) as (address, known), Client(address, secret=known) as client:
         yield client
 
 
@@ -40,7 +40,7 @@ def storing(state: Path) -> Iterator[Client]:
     """Yield a client that may store too. Where nothing runs, a store alone is started for it, which
     no other process may use meanwhile.
     """
-    folder = _checked(state)
+    folder = checked(state)
     if folder.locked():
         with _connected(folder) as client:
             yield client
@@ -57,7 +57,7 @@ def storing(state: Path) -> Iterator[Client]:
         folder.unlock()
 
 
-def _checked(state: Path) -> "StateFolder":
+def checked(state: Path) -> "StateFolder":
     """Return a state folder. Raises InvalidInput if it holds no store."""
     from services.supervisor.state import StateFolder
 
@@ -96,7 +96,7 @@ def commanding(state: Path) -> Iterator[Client]:
 
 
 @contextlib.contextmanager
-def _read_only(state: Path) -> Iterator[tuple[str, str]]:
+def read_only(state: Path) -> Iterator[tuple[str, str]]:
     """Start a store for this command alone, and yield its address and secret.
 
     The state folder may be one that cannot be written.

@@ -80,6 +80,7 @@ class Session:
                 return INTERRUPTED
             state = supervisor.fleet.state
             search_path.keep(state.path, self._path)
+            out.print(f"page http://{state.address('page')}/", markup=False, soft_wrap=True)
             async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._begin(gateway)

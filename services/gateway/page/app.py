@@ -1,5 +1,7 @@
 """The page as an ASGI app: its API, its files, and the guard around both."""
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +27,13 @@ from services.gateway.page.heavy import Heavy
 from services.gateway.page.http import openapi
 from services.gateway.page.http.access import Access, Guard
 from services.gateway.page.http.assets import Assets
-from services.gateway.page.http.errors import error_document, error_response
+from services.gateway.page.http.errors import HttpError, error_document, error_response
 from services.gateway.page.http.streams import Hub
 from services.gateway.page.reads import Reads
 from services.gateway.page.run_clocks import RunClocks
 from services.gateway.page.tree_reads import TreeReads
 
+log = logging.getLogger(__name__)
 _REASONS = {404: Reason.NOT_FOUND, 405: Reason.NOT_IMPLEMENTED}
 
 
@@ -93,7 +96,14 @@ def _routed(endpoints: Sequence[Endpoint], assets: Assets) -> Starlette:
 
 def _handler(endpoint: Endpoint) -> Any:
     async def handle(request: Request) -> Response:
-        return await endpoint(request)
+        try:
+            return await endpoint(request)
+        except (BanyanError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # nobody outside sees what went wrong inside
+            log.exception("the page failed on %s %s", endpoint.method, endpoint.path)
+            message = f"the page failed ({type(error).__name__}); the gateway's log has more"
+            raise HttpError(500, Reason.INTERNAL, message) from None
 
     return handle
 

@@ -52,7 +52,7 @@ class Runs:
     async def metrics(self, call: Call) -> bytes:
         answer, policies = await self._steps(call.path["run"])
         after = -1 if call.query["after"] is None else call.query["after"]
-        return await self._heavy.run(lambda: _metrics(policies, answer.progress, after))
+        return await self._heavy.run(lambda: _metrics(policies, answer, after))
 
     async def doctor(self, call: Call) -> bytes:
         answer, policies = await self._steps(call.path["run"])
@@ -127,14 +127,12 @@ class Runs:
         )
 
 
-def _metrics(
-    policies: Sequence[rs.StoredPolicy], progress: rs.ReadProgressResponse, after: int
-) -> bytes:
+def _metrics(policies: Sequence[rs.StoredPolicy], answer: rs.ReadRunResponse, after: int) -> bytes:
     steps = runs.metrics(policies, after)
     return encoded(
         {
             "steps": steps[:MOST_STEPS],
             "more": len(steps) > MOST_STEPS,
-            "evaluations": [runs.evaluation(e) for e in progress.evals],
+            "evaluations": [runs.evaluation(e, answer.run.step) for e in answer.progress.evals],
         }
     )

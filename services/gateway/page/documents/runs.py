@@ -70,11 +70,12 @@ def saved_share(samples: rs.SampleCounts) -> float | None:
     return plain_data.saved_tokens(samples) / paths if paths else None
 
 
-def evaluation(message: rs.EvalProgress) -> dict[str, Any]:
-    """Return an evaluation with the step whose policy it measures; None for the last step's."""
+def evaluation(message: rs.EvalProgress, last: int) -> dict[str, Any]:
+    """Return an evaluation with the step whose policy it measures; `last` is the run's newest."""
     when, _, _ = message.label.rpartition("-")
     number = when.removeprefix("step-")
-    step = 0 if when == "before" else int(number) if number.isdigit() else None
+    known = {"before": 0, "after": last}.get(when)
+    step = int(number) if known is None and number.isdigit() else known
     return plain_data.evaluation(message) | {"step": step}
 
 
