@@ -198,7 +198,12 @@ def conditions(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
     if filters.states:
         terms.append(trees.state.in_([int(state) for state in filters.states]))
     if filters.purpose:
-        terms.append(trees.purpose == int(filters.purpose))
+        # Most trees have the same purpose: its index is for lists without a better filter, but
+        # SQLite prefers it to those of one column less.
+        narrower = filters.states or filters.row_digest or filters.group_id or filters.tree_ids
+        by_step = filters.HasField("policy_step")
+        purpose = trees.purpose + 0 if narrower or by_step else trees.purpose
+        terms.append(purpose == int(filters.purpose))
     if filters.label:
         terms.append(trees.label == filters.label)
     if filters.tree_ids:
@@ -224,10 +229,12 @@ def ids(connection: Connection, filters: ts.TreeFilter) -> list[bytes]:
 def summaries(connection: Connection, filters: ts.TreeFilter) -> ts.ListTreesResponse:
     """Return summaries of the trees, newest first."""
     trees = schema.trees
+    # SQLite takes an index that gives the order, even where another finds the trees of a group.
+    newest = (trees.c.n + 0 if filters.group_id else trees.c.n).desc()
     query = (
         select(trees)
         .where(*conditions(filters))
-        .order_by(trees.c.n.desc())
+        .order_by(newest)
         .limit(filters.limit or _LIST_LIMIT)
     )
     response = ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])

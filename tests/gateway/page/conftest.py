@@ -13,6 +13,7 @@ from services.gateway.page.app import Page
 from services.gateway.page.host import serving
 from services.gateway.page.http.access import Access
 from services.gateway.page.reads import Reads
+from tests.gateway.page.made_trees import RunForge
 from tests.treestore.client import Store, served
 
 SECRET = "5" * 64
@@ -51,7 +52,9 @@ async def here(
     nats_server: Any, tmp_path: Path, make_page: Callable[..., Page]
 ) -> AsyncIterator[Site]:
     """A page over a new store with a run."""
-    async with served(nats_server.url, tmp_path / "state") as store:
+    async with served(nats_server.url, tmp_path / "state", begin=False) as store:
+        store.forge = RunForge()
+        await store.begin()
         page = make_page(store, tmp_path / "state")
         async with client_of(page) as client:
             yield Site(page, store, client)

@@ -4,6 +4,7 @@ import pytest
 
 from banyan.errors import NotFound, Refused
 from banyan.v1 import events_pb2
+from banyan.v1 import runstore_service_pb2 as rs
 from services.treestore.control import dead_letters as stored_letters
 from services.treestore.ingest import dead_letters
 from services.treestore.storage import schema
@@ -32,7 +33,7 @@ def _store(world: World, sizes: list[int]) -> None:
 def test_a_list_of_large_letters_fits_an_answer(world: World) -> None:
     """The newest letters have their messages, the others only the size."""
     _store(world, [MIB] * 100)
-    listed = world.database.query(lambda c: stored_letters.read(c, 0)).letters
+    listed = world.database.query(lambda c: stored_letters.read(c, rs.ReadDeadRequest())).letters
     assert [len(stored.letter.payload) for stored in listed] == [MIB] * 4 + [0] * 96
     assert {stored.payload_bytes for stored in listed} == {MIB}
     assert [stored.id for stored in listed] == list(range(100, 0, -1))

@@ -22,10 +22,9 @@ _FILTERS = (
     AFTER,
     Parameter(
         name="purpose",
-        about="Purpose of the trees.",
+        about="Purpose of the trees; train if left out, and eval beside a label.",
         kind="choice",
         choices=tuple(_PURPOSES),
-        default="train",
     ),
     Parameter(
         name="state", about="Only trees in this state.", kind="choice", choices=tuple(_STATES)
@@ -57,7 +56,7 @@ class Trees:
             run_id=await self._reads.run_id(call.path["run"]),
             limit=limit + 1,
             before=before[0] if before else 0,
-            purpose=_PURPOSES[query["purpose"]],
+            purpose=_PURPOSES[query["purpose"] or ("eval" if query["label"] else "train")],
             states=[_STATES[query["state"]]] if query["state"] else [],
             policy_step=query["policy_step"],
             row_digest=query["row"] or b"",

@@ -141,6 +141,8 @@ trees = Table(
     Index("ix_trees_run_state", "run_id", "state"),
     Index("ix_trees_run_row", "run_id", "row_digest"),
     Index("ix_trees_run", "run_id", "n"),  # the newest of a run, or all in order of opening
+    Index("ix_trees_run_purpose", "run_id", "purpose", "n"),  # pages of a list
+    Index("ix_trees_run_step", "run_id", "policy_step", "n"),
 )
 
 segments = Table(
