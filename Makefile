@@ -38,6 +38,7 @@ $(STAMP_VLLM): $(STAMP) requirements-vllm.lock
 	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
 	  > "$$($(BIN_VLLM)/python -c 'import site; print(site.getsitepackages()[0])')/below.pth"
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm.lock
+	if ls -d $(VENV_VLLM)/lib/python*/site-packages/banyan-*.dist-info >/dev/null 2>&1; then $(BIN_VLLM)/pip uninstall --quiet --yes banyan; fi
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(STAMP_VLLM)
 

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -16,8 +15,9 @@ from banyan.cli.render.console import err
 from banyan.cli.rescore import rescore
 from banyan.cli.runs import runs
 from banyan.cli.sft.sft import sft
-from banyan.cli.train import score, train
+from banyan.cli.train import demo, score, train
 from banyan.errors import BanyanError, InvalidInput
+from banyan.runtime.distribution import installed_version
 from banyan.text.printable import textual
 
 app = typer.Typer(
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"banyan {version('banyan')}")
+        print(f"banyan {installed_version()}")
         raise typer.Exit
 
 
@@ -47,6 +47,7 @@ def options(
     """Reinforcement learning of language models on rollout trees."""
 
 
+app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("sft")(sft)
 app.command("simulate")(simulate.simulate)

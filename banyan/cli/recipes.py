@@ -1,7 +1,7 @@
 """`banyan recipes`: the recipes that come with Banyan, resolved with their defaults."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from banyan.cli.options import Json
-from banyan.cli.render.console import emit, emit_yaml
+from banyan.cli.render.console import emit, emit_lines, emit_yaml, err
 from banyan.cli.train import search_path
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, reference
+from banyan.recipe_loader import shipped
+from banyan.recipe_loader.kinds import KINDS, kind
 from banyan.recipe_loader.load import load
 
 app = typer.Typer(help="Recipes.", no_args_is_help=True)
@@ -23,7 +25,7 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.exists():
         return path
-    known = {p.stem: p for p in folder().glob("*.yaml")}
+    known = shipped.known()
     if path.suffix in (".yaml", ".yml"):
         if path.stem in known:
             raise InvalidInput(
@@ -57,27 +59,41 @@ def folders(file: Path) -> list[Path]:
     return [Path.cwd(), file.resolve().parent]
 
 
-def folder() -> Path:
-    """Return the folder of recipes: of the working folder if present, else of the source tree."""
-    here = Path("recipes")
-    return here if here.is_dir() else Path(__file__).resolve().parents[2] / "recipes"
-
-
 @app.command("ls")
-def list_recipes(as_json: Json = False) -> None:
-    """List the recipes."""
-    rows = []
-    for path in sorted(folder().glob("*.yaml")):
-        recipe = read(str(path))
-        rows.append(
-            {
-                "name": recipe.name,
-                "description": recipe.description,
-                "source": recipe.source,
-                "file": str(path),
-            }
-        )
-    emit(rows, as_json, ("name", "description", "source"))
+def list_recipes(
+    only: Annotated[
+        str, typer.Argument(metavar="[KIND]", help=f"Only those of a kind: {', '.join(KINDS)}.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """List the recipes by kind; with KIND, those of a kind with their descriptions."""
+    if only and only not in KINDS:
+        raise InvalidInput(f"there is no kind {only!r} of recipes; known: {', '.join(KINDS)}")
+    rows = [row for row in _rows() if only in ("", row["kind"])]
+    if as_json:
+        return emit(rows, True)
+    if only:
+        return emit_lines(rows, ("name", "description"))
+    kinds = [{"kind": kind, "recipes": _names(rows, kind), "about": KINDS[kind]} for kind in KINDS]
+    emit(kinds, False, ("kind", "recipes", "about"))
+    err.print("banyan recipes ls KIND describes those of a kind, banyan recipes show NAME one")
+
+
+def _rows() -> list[dict[str, str]]:
+    return [
+        {
+            "name": name,
+            "kind": kind(recipe := read(str(file))),
+            "description": recipe.description,
+            "source": recipe.source,
+            "file": str(file),
+        }
+        for name, file in shipped.known().items()
+    ]
+
+
+def _names(rows: Sequence[Mapping[str, str]], kind: str) -> str:
+    return ", ".join(row["name"] for row in rows if row["kind"] == kind)
 
 
 @app.command("keys")

@@ -9,8 +9,8 @@ class Logging(Part):
     """Destinations of each step's metrics beside the store."""
 
     loggers: list[Name] = []
-    """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan[loggers]'` for all but the first), or
-    module:attribute."""
+    """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan-rl[loggers]'` for all but the first),
+    or module:attribute."""
     settings: dict[str, Settings] = {}
     """Settings of each logger, by its name."""
 

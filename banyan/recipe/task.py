@@ -28,7 +28,7 @@ class Task(Part):
     """file: rows by the suffix of the file: .parquet or .pq, a table; .csv or .tsv, a header line
     and values that are all texts, also where they look like numbers; any other, one JSON object a
     line. Or a data set of the Hugging Face hub, `hf://ORG/NAME[@REVISION][/CONFIG][:SPLIT]`, as
-    `hf://openai/gsm8k/main:train` (`pip install 'banyan[datasets]'`): split `train` if none is
+    `hf://openai/gsm8k/main:train` (`pip install 'banyan-rl[datasets]'`): split `train` if none is
     named, and the commit that it has when the run begins. Without a hub it is read from the cache
     in HF_HOME."""
     prompt: str = "prompt"

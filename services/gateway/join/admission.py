@@ -145,7 +145,7 @@ def _check(request: pb.JoinSwarmRequest) -> None:
         theirs = rpc_allowlist.short(request.schema) if request.schema else "an older version's"
         raise Refused(
             f"the message schema of node {named} is {theirs}, that of this site"
-            f" {schema_version.digest()}: install the site's version of banyan on the node",
+            f" {schema_version.digest()}: install the site's version of Banyan on the node",
             Reason.OTHER_VERSION,
         )
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp
 
 from banyan.errors import BanyanError, NotFound
 from banyan.reasons import Reason
+from banyan.runtime.distribution import installed_version
 from services.gateway.page.api.endpoint import Call, Endpoint
 from services.gateway.page.api.events import Events
 from services.gateway.page.api.runs import Runs
@@ -75,7 +75,7 @@ class Page:
         self.app: ASGIApp = Guard(_routed(self.endpoints, assets), access)
 
     async def _describe(self, call: Call) -> dict[str, Any]:
-        return openapi.document(self.endpoints, version("banyan"))
+        return openapi.document(self.endpoints, installed_version())
 
 
 def _routed(endpoints: Sequence[Endpoint], assets: Assets) -> Starlette:

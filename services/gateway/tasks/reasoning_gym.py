@@ -10,6 +10,7 @@ from typing import Any
 
 from banyan.errors import InvalidInput
 from banyan.recipe import Task
+from banyan.runtime.distribution import install
 from services.gateway.tasks.size import check_size
 
 # Generators that cannot be a task, and why.
@@ -35,9 +36,7 @@ def _generator(task: Task) -> Any:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise InvalidInput(
-            "task reasoning-gym needs its package; pip install 'banyan[gateway]'"
-        ) from None
+        raise InvalidInput(f"task reasoning-gym needs its package; {install('gateway')}") from None
     if task.dataset not in DATASETS:
         raise InvalidInput(
             f"reasoning-gym has no generator {task.dataset!r}; it has {', '.join(sorted(DATASETS))}"

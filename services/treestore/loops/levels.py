@@ -9,6 +9,7 @@ from nats.js.errors import Error as JetStreamError
 from sqlalchemy import Connection
 
 from banyan.errors import TemporaryError
+from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
 from services.chassis.process import telemetry
@@ -51,7 +52,7 @@ class Levels:
 
 
 def _state_store(now_ms: int, connection: Connection) -> None:
-    for run in runs.read_all(connection, live_only=True).runs:
+    for run in runs.read_all(connection, rs.ReadRunsRequest(live_only=True), now_ms).runs:
         counted = counts.read(connection, run.run_id)
         for state in _STATES:
             trees = counted.get(f"trees_{state}", 0)

@@ -115,6 +115,20 @@ def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:
         install.install(fake(tmp_path, program))
 
 
+def test_the_former_name_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """An environment whose interpreter writes down what it is asked to do."""
+    kept = tmp_path / "calls"
+    environment = fake(tmp_path, f"open({str(kept)!r}, 'a').write(' '.join(sys.argv[1:]))")
+    folder = packages(environment, {})
+    (folder / "banyan_rl-0.1.0.dist-info").mkdir()
+    (folder / "banyan_ai-1.dist-info").mkdir()
+    install.remove_former(environment)
+    assert not kept.exists()
+    (folder / "banyan-0.1.0.dist-info").mkdir()
+    install.remove_former(environment)
+    assert re.fullmatch(r"-m pip .*uninstall --yes .*\bbanyan", kept.read_text())
+
+
 def test_it_runs_before_anything_is_installed(tmp_path: Path) -> None:
     """With an interpreter that has only the standard library."""
     environment = fake(tmp_path, "")

@@ -43,7 +43,7 @@ def test_another_version_is_refused_on_this_node_alone(spec: RendererSpec, messa
 
 def test_without_the_package_a_tree_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "renderers", None)
-    with pytest.raises(InvalidInput, match=r"cannot be imported here .*banyan\[renderers\]") as no:
+    with pytest.raises(InvalidInput, match=r"cannot be imported here .*banyan-rl\[renderers") as no:
         made(SMALL[1], QWEN3)
     assert no.value.reason == Reason.NO_PLUGIN
 

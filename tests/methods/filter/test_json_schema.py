@@ -162,7 +162,7 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(InvalidInput, match=r"package jsonschema; pip install 'banyan\[verifier\]'"):
+    with pytest.raises(InvalidInput, match=r"package jsonschema; pip install 'banyan-rl\[ver"):
         registry.build("filter", "json-schema", {"schema": PERSON})
 
 

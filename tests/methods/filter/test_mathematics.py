@@ -111,7 +111,7 @@ def test_time_of_others_is_not_its_own(monkeypatch):
 
 def test_without_its_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidInput, match=r"'math': .*math_verify.*pip install 'banyan"):
+    with pytest.raises(InvalidInput, match=r"'math': .*math_verify.*pip install 'banyan-rl"):
         registry.build("filter", "math", {})
 
 

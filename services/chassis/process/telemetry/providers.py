@@ -2,10 +2,10 @@
 
 import os
 import socket
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
 from banyan.errors import InvalidInput
+from banyan.runtime.distribution import installed_version
 from services.chassis.process.telemetry.kept_traces import KeptTraces
 from services.chassis.process.telemetry.sender import Sender
 
@@ -126,7 +126,7 @@ def _resource(service: str) -> dict[str, str | int]:
     return {
         "service.namespace": "banyan",
         "service.name": service,
-        "service.version": metadata.version("banyan"),
+        "service.version": installed_version(),
         "service.instance.id": f"{host}:{process}",
         "host.name": host,
         "process.pid": process,

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from banyan.errors import InvalidInput
 from banyan.recipe.hub_dataset import FORM, HubDataset, parse
+from banyan.runtime.distribution import install
 from banyan.runtime.launch import OURS
 from services.gateway.tasks.sources import arrow
 
@@ -34,7 +35,7 @@ _COPY = (
     " cache, or save it there as Parquet or JSON Lines and name that file in task.path"
 )
 _REMEDIES = {
-    "install": "pip install 'banyan[datasets]', or name a file of rows in task.path",
+    "install": f"{install('datasets')}, or name a file of rows in task.path",
     "name": f"write {FORM}",
     "access": "check the name, and log in with `hf auth login` or HF_TOKEN if not all may read it",
     "copy": _COPY,

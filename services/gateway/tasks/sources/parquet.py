@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.distribution import install
 from services.gateway.tasks.sources import arrow
 
 
@@ -17,9 +18,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InvalidInput(
-            f"{path}: reading Parquet needs pyarrow; pip install 'banyan[gateway]'"
-        ) from None
+        raise InvalidInput(f"{path}: reading Parquet needs pyarrow; {install('gateway')}") from None
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             row_number = 0

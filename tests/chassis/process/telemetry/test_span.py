@@ -78,7 +78,7 @@ def test_a_process_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     found = providers._resource("rollout")
     assert found["service.name"] == "rollout" and found["service.namespace"] == "banyan"
     assert found["service.instance.id"] == f"{found['host.name']}:{os.getpid()}"
-    assert found["service.version"] == metadata.version("banyan") and found["banyan.run"] == "r"
+    assert found["service.version"] == metadata.version("banyan-rl") and found["banyan.run"] == "r"
     monkeypatch.delenv("BANYAN_RUN")
     assert "banyan.run" not in providers._resource("gateway")
 
