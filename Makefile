@@ -116,6 +116,19 @@ recipe-page: $(STAMP) ## write docs/recipe.md from banyan/recipe
 methods-page: $(STAMP) ## write docs/methods.md from methods
 	$(BIN)/python -m methods.reference > docs/methods.md.new && mv docs/methods.md.new docs/methods.md
 
+.PHONY: cli-page
+cli-page: $(STAMP) ## write docs/cli.md from banyan/cli
+	$(BIN)/python -m docs.site.cli_page > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+
+.PHONY: proto-page
+proto-page: $(STAMP) ## write docs/proto.md from proto/banyan/v1
+	$(BIN)/python -m docs.site.proto_page > docs/proto.md.new && mv docs/proto.md.new docs/proto.md
+
+.PHONY: docs
+docs: $(STAMP) ## write the documentation as a site into site/; fail on a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	$(BIN)/python -m docs.site.checked site
+
 .PHONY: proto
 proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
 	proto/generate.sh

@@ -8,10 +8,10 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3.11}" -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
-frozen() { "$pip" freeze --exclude banyan | sed 's/+cpu//; s/ @ .*//' | sort -f; }
+frozen() { "$pip" freeze --exclude banyan-rl | sed 's/+cpu//; s/ @ .*//' | sort -f; }
 # torch first: 2.13.0 is the CPU build; resolved with anything else it could become a CUDA one.
 "$pip" install --quiet torch==2.13.0
-"$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,datasets,renderers,embedded,loggers,dev]" hatchling==1.28.0
+"$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,datasets,renderers,embedded,loggers,docs,dev]" hatchling==1.28.0
 {
   echo "# Exact versions of every extra; written by lock.sh. torch 2.13.0 installs as a CPU build."
   echo "# Installed they take about $(du -sm "$folder/venv" | cut -f1) MB."
