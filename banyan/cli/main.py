@@ -1,5 +1,6 @@
 """`banyan`: the commands, and the one place where errors become a message and an exit status."""
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,19 @@ app.command("doctor")(doctor.doctor)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
 app.command("rescore")(rescore.rescore)
+
+
+def _unfold_help(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph of the commands' docstrings."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(words.split()) for words in paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _unfold_help(group.typer_instance)
+
+
+_unfold_help(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from banyan.cli import recipes
 from banyan.cli.options import Json
-from banyan.cli.render.console import emit, out
+from banyan.cli.render.console import emit, prose
 from banyan.cli.train import search_path
 from banyan.payoff import verdict
 from banyan.payoff.shape import shape_of
@@ -51,12 +50,12 @@ def simulate(
         return
     emit(trees, False)
     if judged["known"]:
-        out.print(f"verdict: {judged['known']}", markup=False, soft_wrap=True)
+        prose(f"verdict: {judged['known']}")
     for reason in judged["verdict"]:
         words = f"verdict.{reason['name']}: {reason['words']}; try {reason['try']}"
-        out.print(Text(words, style="yellow"), soft_wrap=True)
+        prose(words, style="yellow")
     for note in judged["notes"]:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
+        prose(f"note: {note}")
     emit({f"control.{k}": v for k, v in control.items()}, False)
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
+from rich.cells import cell_len
 
-from banyan.cli.render.console import emit, out
+from banyan.cli.render.console import emit, out, prose
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.doctor import stored_trees
@@ -43,10 +43,10 @@ def examine(run_id: str, state: Path, as_json: bool) -> None:
     else:
         _print(run, known, findings)
         if facts := told(trees):
-            out.print(facts, markup=False, soft_wrap=True)
+            prose(facts)
         _print_aside(aside)
         if unlike:
-            out.print(Text(unlike, style="yellow"), soft_wrap=True)
+            prose(unlike, style="yellow")
 
 
 def _run_trees(client: Client, run: rs.Run, samples: rs.SampleCounts) -> RunTrees | None:
@@ -71,7 +71,7 @@ def _print_aside(batches: list[dict[str, Any]]) -> None:
             f"batch {batch['batch']} is set aside: {batch['cause']}; look at its trees with "
             "`banyan lineage`"
         )
-        out.print(Text(words, style="yellow"), soft_wrap=True)
+        prose(words, style="yellow")
 
 
 def _json(finding: Finding) -> dict[str, Any]:
@@ -107,24 +107,23 @@ def _print(run: rs.Run, history: Series, findings: list[Finding]) -> None:
             if run.cause
             else ""
         )
-        out.print(text + ended, markup=False, soft_wrap=True)
+        prose(text + ended)
         return
     if not findings:
-        out.print(
-            f"{run_id}: nothing is wrong in the metrics of {len(history.steps)} steps",
-            markup=False,
-            soft_wrap=True,
-        )
+        prose(f"{run_id}: nothing is wrong in the metrics of {len(history.steps)} steps")
         return
     for finding in findings:
         rule = finding.rule
-        out.print(
-            f"{rule.name} ({rule.module}): {rule.symptom}",
-            style="bold",
-            markup=False,
-            soft_wrap=True,
-        )
+        prose(f"{rule.name} ({rule.module}): {rule.symptom}", style="bold")
         for evidence in finding.evidence:
-            out.print(f"  {evidence_words(evidence)}", markup=False, soft_wrap=True)
+            prose(f"  {evidence_words(evidence)}", hang="    ")
         for lever in rule.levers:
-            out.print(f"  try --set '{lever.setting}': {lever.why}", markup=False, soft_wrap=True)
+            _print_lever(f"  try --set '{lever.setting}':", lever.why)
+
+
+def _print_lever(setting: str, why: str) -> None:
+    """Print a setting, which stays in one piece to be copied, and why."""
+    if cell_len(f"{setting} {why}") <= out.width:
+        return out.print(f"{setting} {why}", markup=False, soft_wrap=True)
+    out.print(setting, markup=False, soft_wrap=True)
+    prose(f"      {why}", hang="      ")

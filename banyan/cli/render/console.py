@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -40,7 +41,10 @@ def _console(stderr: bool) -> Console:
 
 out = _console(stderr=False)
 err = _console(stderr=True)
-_IDS = ("id", "segment", "node", "name", "service")
+_IDS = ("id", "segment", "node", "name", "service", "key", "metric", "scorer", "label", "check")
+_EMPTY: tuple[Any, ...] = (None, "", {}, [])
+_SHORT = 16  # cells that are never folded
+_TEXT = 20  # least width of a column of longer words
 
 
 def stream(lines: Iterable[str]) -> None:
@@ -61,7 +65,7 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
         return
     if isinstance(value, dict):
         for key, item in value.items():
-            out.print(Text.assemble((key, "bold"), f": {_cell(item)}"), soft_wrap=True)
+            prose(f": {_cell(item)}", head=key)
         return
     if not value:
         out.print("none")
@@ -76,6 +80,27 @@ def emit_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
     rest = max(cell_len(last), out.width - sum(width + _GAP for width in widths))
     cut = [{**row, last: shortened(_cell(row.get(last)), rest)} for row in rows]
     out.print(table_of(cut, columns) if rows else "none")
+
+
+def prose(text: str, head: str = "", style: str = "", hang: str = "") -> None:
+    """Print words, folded between them on a terminal; longer ones, such as paths, stay whole.
+
+    head: words before them, in bold
+    hang: what lines behind the first begin with
+    """
+    lines = textwrap.wrap(
+        f"{head}{text}",
+        out.width,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        subsequent_indent=hang,
+    )
+    for number, line in enumerate(lines or [""]):
+        shown = Text(line, style)
+        if head and not number:
+            shown.stylize("bold", 0, len(head))
+        out.print(shown, soft_wrap=True)
 
 
 def emit_json(value: Any) -> None:
@@ -97,17 +122,65 @@ def emit_yaml(value: Any) -> None:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """Return a table of some columns.
+    """Return a table of some columns that fits the terminal.
 
-    Ids stay whole, so that they can be copied; other words are folded on a narrow terminal.
+    Ids, numbers and other short cells stay whole, so that they can be read and copied; longer words
+    are folded. Where these have no room, columns without content are left out, and if that is not
+    enough a row becomes a block with a line for each column.
     """
+    if not _fits(rows, columns):
+        columns = [c for c in columns if any(row.get(c) not in _EMPTY for row in rows)] or columns
+    if not _fits(rows, columns):
+        return _blocks(rows, columns)
     table = Table(box=None, pad_edge=False, header_style="bold")
+    crowded = sum(map(_natural(rows), columns)) - _GAP > out.width
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in _IDS or column.endswith("_id"))
+        whole = not _is_text(rows, column)
+        width = _least(rows, column) if whole and crowded else None
+        head = column.replace("_", " ")
+        table.add_column(head, overflow="fold", width=width, no_wrap=whole and not crowded)
     for row in rows:
         # Text, because the words of a model must not be read as markup.
         table.add_row(*(Text(_cell(row.get(c))) for c in columns))
     return table
+
+
+def _blocks(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", min_width=max(cell_len(column) for column in columns))
+    table.add_column(overflow="fold")
+    for number, row in enumerate(rows):
+        if number:
+            table.add_row("", "")
+        for column in columns:
+            table.add_row(column.replace("_", " "), Text(_cell(row.get(column))))
+    return table
+
+
+def _fits(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bool:
+    return sum(_least(rows, column) + _GAP for column in columns) - _GAP <= out.width
+
+
+def _least(rows: Sequence[Mapping[str, Any]], column: str) -> int:
+    """Return the width below which a column is hard to read."""
+    widest = _widest(rows, column)
+    if _is_text(rows, column):
+        return min(widest, _TEXT)
+    return max(widest, *(cell_len(word) for word in column.split("_")))
+
+
+def _is_text(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Return whether the words of a column may be folded."""
+    return not (column in _IDS or column.endswith("_id")) and _widest(rows, column) > _SHORT
+
+
+def _natural(rows: Sequence[Mapping[str, Any]]) -> Callable[[str], int]:
+    """Return the width of a column, with its gap, that folds nothing."""
+    return lambda column: max(_widest(rows, column), cell_len(column)) + _GAP
+
+
+def _widest(rows: Sequence[Mapping[str, Any]], column: str) -> int:
+    return max((cell_len(_cell(row.get(column))) for row in rows), default=0)
 
 
 def shortened(text: str, width: int) -> str:
