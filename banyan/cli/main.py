@@ -13,6 +13,7 @@ from banyan.cli import advantages, dead, export, lineage, page, recipes, simulat
 from banyan.cli.doctor import doctor
 from banyan.cli.join import join
 from banyan.cli.render.console import err
+from banyan.cli.report import report
 from banyan.cli.rescore import rescore
 from banyan.cli.runs import runs
 from banyan.cli.sft.sft import sft
@@ -66,6 +67,7 @@ app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("rescore")(rescore.rescore)
 
 

@@ -117,7 +117,7 @@ def draw(
         recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
         group = group_of(client, tree)
     view = view_of(tree)
-    lines = picture_lines(view, _advantages(tree, recipe, group))
+    lines = picture_lines(view, advantages_of(tree, recipe, group))
     picture = drawn(lines, f"Tree {tree.spec.tree_id.hex()[:16]} of {tree.spec.run_id}")
     if file is None:
         emit_text(picture)
@@ -176,7 +176,7 @@ def render(
         many last characters are shown at most
     """
     view = view_of(tree)
-    advantages = _advantages(tree, recipe, group)
+    advantages = advantages_of(tree, recipe, group)
     branches: dict[int, RichTree] = {}  # by node
     scores, later = leaf_scores.of_tree(tree), leaf_scores.later(tree)
     for run in [[node] for node in view.nodes] if longest is None else runs(view, advantages):
@@ -228,7 +228,7 @@ def runs(view: TreeView, advantages: Mapping[int, float]) -> list[list[Node]]:
     return list(found.values())
 
 
-def _advantages(
+def advantages_of(
     tree: tree_pb2.Tree, recipe: Recipe, group: list[tree_pb2.Tree]
 ) -> dict[int, float]:
     """Return what `node_advantages` does; say why and return none where the estimator fails."""

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from banyan.cli.doctor import run_report
+from banyan.cli.doctor import diagnosed as diagnosed_module
 from banyan.doctor.rule import Finding
 from banyan.doctor.rules import diagnose
 from banyan.doctor.stored_trees import judged_shape
@@ -139,7 +139,9 @@ def test_trees_are_read_only_where_sharing_is_their_purpose(policy: str, read: b
     base = {"name": "x", "model": "none", "task": {"name": "arithmetic"}}
     client = mock.Mock(**{"trees.return_value": []})
     stored = rs.Run(run_id="r", recipe_json=json.dumps(base | {"generate": {"policy": policy}}))
-    facts = run_report._run_trees(client, stored, rs.SampleCounts(path_tokens=8, unique_tokens=6))
+    facts = diagnosed_module._run_trees(
+        client, stored, rs.SampleCounts(path_tokens=8, unique_tokens=6)
+    )
     assert client.trees.called == read and not client.whole_trees.called
     assert (facts is None) != read
     if facts is not None:

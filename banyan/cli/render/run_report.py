@@ -151,13 +151,13 @@ def print_report(client: Client, run_id: str, recipe: Recipe, seconds: float, st
     if line := reward_curve(rewards):
         out.print(f"[bold]reward[/bold] {line}\n", soft_wrap=True)
     newest = client.trees(run.run_id, 1000, purpose=tree_pb2.TREE_PURPOSE_TRAIN)
-    chosen = taught(newest, lambda summary: _credits(client, summary, recipe))
+    chosen = taught(newest, lambda summary: credits_of(client, summary, recipe))
     if chosen is not None:
         _print_tree(client, *chosen, recipe)
     _print_places(run, seconds, state)
 
 
-def _credits(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> int:
+def credits_of(client: Client, summary: ts.TreeSummary, recipe: Recipe) -> int:
     """Return how many different advantages the branches of a tree have."""
     tree = client.tree(summary.tree_id)
     try:
