@@ -1,14 +1,32 @@
 #!/bin/sh
 # Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment; and requirements-vllm.lock:
 # what vLLM needs beyond them; and, each by itself, requirements-trl.lock: the bench's rival, and requirements-textworld.lock.
+# Each package has the digests of its files (pip refuses others): of all that the index has of the version, and of the one that
+# pip takes here, which for torch may be of another index. `./lock.sh hashes` only writes those of the versions that are locked.
 set -eu
 cd "$(dirname "$0")"
 export LC_ALL=C
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
+hashes() {
+  "${PYTHON:-python3.11}" -m venv "$folder/tools"
+  "$folder/tools/bin/pip" install --quiet uv==0.13.9
+  python="$("$folder/tools/bin/python" -c 'import platform; print(platform.python_version())')"
+  for lock in requirements*.lock; do
+    grep -oE '^[^#[:space:]]+==[^[:space:]]+' "$lock" > "$folder/plain.txt"
+    "$folder/tools/bin/uv" pip compile --quiet --no-deps --generate-hashes --no-annotate --no-header --python-version "$python" \
+      --output-file "$folder/resolved.txt" "$folder/plain.txt"
+    "$folder/tools/bin/pip" install --quiet --dry-run --ignore-installed --no-deps --report "$folder/report.json" -r "$folder/plain.txt"
+    "$folder/tools/bin/python" -m banyan.runtime.locked "$lock" "$folder/resolved.txt" "$folder/report.json"
+  done
+}
+if [ "${1:-}" = hashes ]; then
+  hashes
+  exit
+fi
 "${PYTHON:-python3.11}" -m venv "$folder/venv"
 pip="$folder/venv/bin/pip"
-frozen() { "$pip" freeze --exclude banyan-rl | sed 's/+cpu//; s/ @ .*//' | sort -f; }
+frozen() { "$pip" freeze --all --exclude pip --exclude banyan-rl | sed 's/+cpu//; s/ @ .*//' | sort -f; }
 # torch first: 2.13.0 is the CPU build; resolved with anything else it could become a CUDA one.
 "$pip" install --quiet torch==2.13.0
 "$pip" install --quiet ".[rollout,learner,verifier,treestore,gateway,datasets,renderers,embedded,loggers,docs,dev]" hatchling==1.28.0
@@ -41,3 +59,4 @@ needed='hashids|jericho|mementos|more-itertools|networkx|numpy|prompt_toolkit|Ta
   echo "# without dependencies: jericho names spaCy, for texts of games that are not TextWorld's own, which takes 200 MB."
   frozen | grep -E "^($needed)=="
 } > requirements-textworld.lock
+hashes

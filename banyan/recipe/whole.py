@@ -29,7 +29,8 @@ class Recipe(Part):
     source: str = ""
     """The paper or system it follows."""
     model: Name
-    """SmolLM2-135M-Instruct, a local Hugging Face folder, or a hub id."""
+    """SmolLM2-135M-Instruct, a local Hugging Face folder, or a hub id. ORG/NAME@REVISION names a
+    commit, tag or branch of the hub; only a commit is the same model tomorrow."""
     task: Task
     generate: Generate = Generate()
     environment: Environment | None = None

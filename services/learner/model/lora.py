@@ -30,7 +30,7 @@ _WRAPPED = ".base_layer."  # PEFT's name for the layer that it wraps
 class BaseModel:
     """The model that an adapter belongs to.
 
-    name: a hub id, or a folder.
+    name: a hub id, with @revision if the recipe names one, or a folder.
     digest: digest of weights and configuration, wherever they are stored.
     """
 
@@ -46,7 +46,7 @@ class BaseModel:
         files = [*weights, folder / "config.json"]
         content = b"".join(path.name.encode() + digest_of(path) for path in files)
         is_path = name.startswith((".", "~", "/")) or Path(name).is_dir()
-        is_hub_id = name.count("/") == 1 and not is_path
+        is_hub_id = name.partition("@")[0].count("/") == 1 and not is_path
         return cls(name if is_hub_id else str(folder.resolve()), blake3(content).hexdigest())
 
 
@@ -159,7 +159,7 @@ def config(model: PreTrainedModel, base: str) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        **named_base(base),
         "inference_mode": True,
         "r": adapter.r,
         "lora_alpha": adapter.lora_alpha,
@@ -167,6 +167,12 @@ def config(model: PreTrainedModel, base: str) -> dict[str, Any]:
         "bias": "none",
         "target_modules": _targets(model),
     }
+
+
+def named_base(base: str) -> dict[str, str]:
+    """Return PEFT's fields for a base, a folder or a hub id: its revision is a field of its own."""
+    name, _, revision = (base, "", "") if base.startswith("/") else base.partition("@")
+    return {"base_model_name_or_path": name} | ({"revision": revision} if revision else {})
 
 
 def _targets(model: PreTrainedModel) -> list[str]:

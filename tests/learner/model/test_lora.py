@@ -296,3 +296,10 @@ def test_both_matrices_of_an_adapter_count(tiny_llama: Callable[..., Any]) -> No
 def put(weights: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     for weight, value in zip(weights, values, strict=True):
         weight.copy_(value)
+
+
+def test_a_base_of_the_hub_is_named_with_its_revision() -> None:
+    name, path = "base_model_name_or_path", "/models/a@b"
+    assert adapter.named_base("org/name@abc") == {name: "org/name", "revision": "abc"}
+    assert adapter.named_base("org/name") == {name: "org/name"}
+    assert adapter.named_base(path) == {name: path}
