@@ -1,8 +1,8 @@
 #!/bin/sh
 # Writes requirements.lock: exact versions of all extras, resolved by pip in a fresh environment; and requirements-vllm.lock:
 # what vLLM needs beyond them; and, each by itself, requirements-trl.lock: the bench's rival, and requirements-textworld.lock.
-# Each package has the digests of its files (pip refuses others): of all that the index has of the version, and of the one that
-# pip takes here, which for torch may be of another index. `./lock.sh hashes` only writes those of the versions that are locked.
+# Each package has the digests of its files (pip refuses others): of all that the index has of the version; of torch only that of
+# the CPU build which pip takes here. `./lock.sh hashes` only writes those of the versions that are locked.
 set -eu
 cd "$(dirname "$0")"
 export LC_ALL=C

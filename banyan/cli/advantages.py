@@ -35,7 +35,9 @@ By = Literal["task", "group"]
 def advantages(
     trees: Annotated[
         str,
-        typer.Argument(metavar="TREES.jsonl", help="File of `banyan trees export`; - for input."),
+        typer.Argument(
+            metavar="TREES.jsonl", help="File of `banyan trees export`; - for standard input."
+        ),
     ],
     estimator: Annotated[
         str, typer.Option("--estimator", help="Name of an estimator, or module:attribute.")
@@ -50,7 +52,7 @@ def advantages(
         ),
     ] = "task",
     evaluations: Annotated[
-        bool, typer.Option("--eval", help="Takes trees of evaluations (purpose EVAL) too.")
+        bool, typer.Option("--eval", help="Take trees of evaluations (purpose EVAL) too.")
     ] = False,
     as_json: Json = False,
 ) -> None:

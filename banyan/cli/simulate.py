@@ -25,14 +25,13 @@ def simulate(
     """Grow one group's trees of a recipe, and report its control's decisions for the groups of some
     steps.
 
-    Trees: their cost against independent samples, on a scripted model that suits the policy unless
-    the recipe has its own. A tree that grows by the budget it is granted gets all that its prompt
-    brings to the pot, at once. Tokens of rollouts that the policy stops count, and the saving is
-    against the remaining leaves: it may be below 0.
+    Trees: their cost against independent samples, on a scripted model that suits the tree policy
+    unless the recipe has its own. A tree with a growth budget gets all of its prompt's at once.
+    Tokens of rollouts that the tree policy stops count, and the saving is against the remaining
+    leaves: it may be below 0.
 
-    Control: the groups of at most 12 steps, each with rollouts that are drawn one by one, a token a
-    tick, all at once, by a chance of success of its row. Parts that are not simulated are listed at
-    the end.
+    Control: the groups of at most 12 steps. Their rollouts grow side by side, a token a tick, and
+    succeed by a chance of their row. Parts that are not simulated are listed at the end.
 
     Verdict, for tree policies whose purpose is to share tokens: what measurements say of answers as
     long as the recipe allows, and reasons why the trees cannot pay for themselves, each with

@@ -2,8 +2,9 @@
 
 RESOLVED is the lock as `uv pip compile --generate-hashes` writes it, with the digests of all files
 that the index has of a version, so that other machines may install the lock, too. REPORT is what
-`pip install --dry-run --report` would install here: a build that is not of that index, such as a
-torch for CPUs, has its digest there. Only the standard library.
+`pip install --dry-run --report` would install here. If that is a build that the index has not, such
+as a torch for CPUs, its digest stands alone: pip would prefer a file of the index whose digest is
+allowed, which is another build. Only the standard library.
 """
 
 import json
@@ -50,7 +51,8 @@ def hashed(lock: str, resolved: str, report: Mapping[str, Any]) -> str:
             lines.append(line)
             continue
         name = canonical(match[1])
-        found = sorted(known.get(name, set()) | here.get(name, set()))
+        of_index, taken = known.get(name, set()), here.get(name, set())
+        found = sorted(of_index if taken <= of_index else taken)
         if not found:
             raise ValueError(f"no file of {match[0]} is known to uv or pip, so it has no digest")
         lines.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]))

@@ -54,7 +54,8 @@ def _section(name: str, command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     usage = " ".join([name, *(_usage(p) for p in arguments), *(["[OPTIONS]"] if options else [])])
-    lines = [f"## {name}", "", _help(command), "", f"    {usage}"]
+    about = (" ".join(words.split()) for words in inspect.cleandoc(command.help).split("\n\n"))
+    lines = [f"## {name}", "", "\n\n".join(about), "", f"    {usage}"]
     if arguments or options:
         lines += ["", "| argument or option | default | meaning |", "| --- | --- | --- |"]
     lines += [f"| `{_usage(p)}` | {_default(p)} | {_cell(p.help)} |" for p in arguments]

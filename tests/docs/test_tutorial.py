@@ -53,7 +53,7 @@ def test_no_page_has_a_place_that_was_not_filled() -> None:
 def test_the_own_reward_scores_as_the_page_says(here: Path) -> None:
     laid(here, "own-reward.md")
     page = (PAGES / "own-reward.md").read_text()
-    shown = said(banyan("score", "letters.yaml", "--completion", "J B", "--row", "0", cwd=here))
+    shown = said(banyan("score", "letters.yaml", "--completion", "L C", "--row", "0", cwd=here))
     value = re.search(r"^ *reward: ([\d.]+)$", shown, re.MULTILINE)
     assert value and f"reward: {value[1]}" in page
     assert "160 rows to train on, 40 held out" in page

@@ -26,7 +26,7 @@ from banyan.wire import plain_data
 def token(
     run_id: Annotated[str, typer.Argument(help="Run that the token opens.")],
     hours: Annotated[
-        float, typer.Option(min=1 / 3600, max=24 * 365, help="How long it holds.")
+        float, typer.Option(min=1 / 3600, max=24 * 365, help="Hours that it is valid.")
     ] = 24.0,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
@@ -54,7 +54,10 @@ def join(
         str, typer.Argument(help="host:port of the gateway, as banyan train --listen prints it.")
     ],
     secret: Annotated[
-        str, typer.Option("--token", envvar="BANYAN_TOKEN", help="The token; or in BANYAN_TOKEN.")
+        str,
+        typer.Option(
+            "--token", envvar="BANYAN_TOKEN", help="Token; by default that of BANYAN_TOKEN."
+        ),
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="File that holds the token.")] = None,
     threads: Annotated[

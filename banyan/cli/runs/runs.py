@@ -55,7 +55,7 @@ def show(run_id: RunId, state: State = DEFAULT_STATE, as_json: Json = False) -> 
 @app.command("groups")
 def groups(
     run_id: RunId,
-    last: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="Number of groups, the newest ones.")] = 20,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:

@@ -33,7 +33,7 @@ def score(
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--completion-file", help="File with a text to score; - for the input."),
+        typer.Option("--completion-file", help="File with a text to score; - for standard input."),
     ] = None,
     row: Annotated[
         str, typer.Option("--row", help="Row of the task: its number from 0, or its id.")

@@ -41,7 +41,7 @@ def train(
         typer.Option("--resume", help="Go on with the newest run that is not over, or failed."),
     ] = False,
     run_id: Annotated[
-        str, typer.Option("--run", help="With --resume: which run, by id or a beginning of it.")
+        str, typer.Option("--run", help="With --resume: the run, by the beginning of its id.")
     ] = "",
     listen: Annotated[
         str, typer.Option(help="host:port at which nodes may join, such as 10.0.0.1:7443.")
