@@ -6,12 +6,14 @@ from typing import Any
 
 from griffe import Extension, Object
 
+from docs.site import links
+
 _FIELD = re.compile(r"(\*{0,2}[A-Za-z_][\w.]*(?:, [A-Za-z_][\w.]*)*): (\S.*)")
 
 
 def listed(text: str) -> str:
     """Return a docstring as Markdown, in which fields are items of a list."""
-    return "\n".join(_lines(text))
+    return links.bracketed("\n".join(_lines(text)))
 
 
 def _lines(text: str) -> Iterator[str]:

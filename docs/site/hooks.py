@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from docs.site import links
@@ -33,7 +33,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if path.startswith(links.DOCS):
                 continue
             content = _content(path)
-            files.append(File.generated(config, links.page_of(path), content=content))
+            page, aside = links.page_of(path), InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, page, content=content, inclusion=aside))
             if (readme := _document(path)) is not None:
                 waiting.append((readme, content))
     return files
@@ -43,7 +44,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lead the links of a document to pages of the site."""
     uri = page.file.src_uri
     origin = uri.removeprefix(links.SOURCE) if uri.startswith(links.SOURCE) else links.DOCS + uri
-    return links.spaced(links.rewritten(markdown, origin))
+    return links.spaced(links.bracketed(links.rewritten(markdown, origin)))
 
 
 def _content(path: str) -> str:

@@ -16,6 +16,7 @@ SOURCE = "source/"
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_PAIR = re.compile(r"\]( ?)\[")
 _BULLET = re.compile(r"([-*+]|\d+\.) ")
 
 
@@ -25,7 +26,8 @@ def page_of(path: str) -> str:
     path: path from the repository's root.
     """
     if path.startswith(DOCS):
-        return path.removeprefix(DOCS)
+        own = path.removeprefix(DOCS)
+        return f"{own}/README.md" if (ROOT / path).is_dir() else own
     if (ROOT / path).is_dir():
         return f"{SOURCE}{path}/README.md"
     return f"{SOURCE}{path}" if path.endswith(".md") else f"{SOURCE}{path}.md"
@@ -69,6 +71,11 @@ def named(markdown: str, origin: str) -> set[str]:
 
     _in_prose(markdown, note)
     return found
+
+
+def bracketed(markdown: str) -> str:
+    """Return a document in which no two brackets, such as indices, are taken for a reference."""
+    return _in_prose(markdown, lambda text: _PAIR.sub(r"]\1\[", text))
 
 
 def spaced(markdown: str) -> str:

@@ -19,6 +19,7 @@ from docs.site.docstrings import listed
         ("README.md", "services/rollout/README.md", "services/rollout/README.md"),
         ("services/rollout/README.md", "../../docs/adr/README.md", "../../../adr/README.md"),
         ("docs/plugins.md", "../methods", "source/methods/README.md"),
+        ("docs/benchmarks/README.md", "history", "history/README.md"),
         ("docs/plugins.md", "https://example.org/x.md", "https://example.org/x.md"),
         ("docs/plugins.md", "#here", "#here"),
         ("docs/plugins.md", "absent.md", "absent.md"),
@@ -32,6 +33,11 @@ def test_code_is_left_alone() -> None:
     text = "`[a](../README.md)` and\n\n```text\n[a](../README.md)\n- b\n```\n"
     assert links.rewritten(text, "docs/plugins.md") == text == links.spaced(text)
     assert links.named(text, "docs/plugins.md") == set()
+
+
+def test_brackets_one_behind_the_other_are_no_reference() -> None:
+    assert links.bracketed("a[g][l], [r = 1] [s = 1]") == "a[g]\\[l], [r = 1] \\[s = 1]"
+    assert links.bracketed("`a[g][l]` and [x](y.md)") == "`a[g][l]` and [x](y.md)"
 
 
 def test_named_files_are_those_that_exist() -> None:
