@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from banyan import registry
-from banyan.credit.estimate import estimate
+from banyan.credit.estimate import ScoredTree, estimate
 from banyan.digest import tree_id
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
@@ -42,13 +42,35 @@ def node_advantages(
     The recipe's estimator runs on the tree's whole group, on rewards as scored, without any KL.
     Raise InvalidInput if it fails or returns something unusable.
     """
-    members = sorted(group, key=lambda t: t.spec.index) or [tree]
+    members = compared(tree, group)
+    mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
+    return advantages_of(
+        tree.spec.group_id, [scored_tree(member) for member in members], mine, recipe
+    )
+
+
+def compared(tree: tree_pb2.Tree, group: Sequence[tree_pb2.Tree]) -> list[tree_pb2.Tree]:
+    """Return the trees that a tree is compared with, itself included, in order of index.
+
+    Dropped ones are left out, as in training.
+    """
+    dropped, mine = tree_pb2.TREE_STATE_DROPPED, tree.spec.tree_id
+    kept = [t for t in group if t.state != dropped or t.spec.tree_id == mine]
+    return sorted(kept, key=lambda t: t.spec.index) or [tree]
+
+
+def advantages_of(
+    group_id: str, scored: Sequence[ScoredTree], mine: int, recipe: Recipe
+) -> dict[int, float]:
+    """Return what `node_advantages` does for one of a group's trees.
+
+    scored: the group in order of index
+    mine: position of the tree among them
+    """
     estimator = registry.build(
         "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
     )
-    scored = [scored_tree(member) for member in members]
-    mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
-    credited = estimate(tree.spec.group_id, scored, estimator, lambda _tree, _leaf: False)
+    credited = estimate(group_id, scored, estimator, lambda _tree, _leaf: False)
     result, view = credited.advantages, credited.group.trees[mine]
     sums: dict[int, list[float]] = {}
     for leaf in view.scored_L:

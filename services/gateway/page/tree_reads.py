@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from banyan.credit.estimate import ScoredTree
 from banyan.errors import BanyanError
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
-from banyan.wire.node_advantages import group_ids, node_advantages
+from banyan.wire.node_advantages import advantages_of, compared, group_ids
+from banyan.wire.scored_tree import scored_tree
 from services.gateway.page.documents import segments, trees
 from services.gateway.page.documents.token_texts import TokenTexts
 from services.gateway.page.heavy import Heavy
@@ -66,7 +68,7 @@ class TreeReads:
         recipe_json, members, note = "", [tree], _note(summary, group)
         if summary.state in trees.OVER and note is not _LARGE:
             recipe_json = (await self._reads.run(summary.run_id)).run.recipe_json
-            others = [s.tree_id for s in group if s.tree_id != summary.tree_id]
+            others = [s.tree_id for s in group if s.tree_id != summary.tree_id and s.segments]
             members += await self._reads.trees(others)
         texts = await self._reads.texts(summary.run_id)
         revision = trees.revision(summary)
@@ -96,12 +98,16 @@ def _document(
     texts: TokenTexts | None,
     revision: str,
 ) -> bytes:
-    """Return a tree's document; heavy for a tree of many leaves."""
-    advantages, note = _advantages(tree, members, recipe_json, note)
+    """Return a tree's document; heavy for a tree of many leaves, or of a large group."""
     try:
+        members = compared(tree, members)
+        mine = next(i for i, member in enumerate(members) if member is tree)
+        scored = [scored_tree(member) for member in members]
+        advantages, note = _advantages(tree.spec.group_id, scored, mine, recipe_json, note)
         return encoded(
             trees.whole(
                 tree,
+                scored[mine],
                 group_ids(tree.spec),
                 advantages=advantages,
                 advantage_note=note,
@@ -115,13 +121,13 @@ def _document(
 
 
 def _advantages(
-    tree: tree_pb2.Tree, members: list[tree_pb2.Tree], recipe_json: str, note: str | None
+    group_id: str, scored: Sequence[ScoredTree], mine: int, recipe_json: str, note: str | None
 ) -> Advantages:
     if not recipe_json:
         return {}, note
     try:
         recipe = Recipe.model_validate_json(recipe_json, strict=False)
-        return node_advantages(tree, recipe, members), note
+        return advantages_of(group_id, scored, mine, recipe), note
     except Exception as error:  # foreign estimators raise anything; the tree is still useful
         words = str(error).splitlines() or [""]
         return {}, f"no advantages: {type(error).__name__}: {words[0][:_WORDS]}"

@@ -1,5 +1,7 @@
 """Trees for the page: a run with a recipe, bushy trees, and texts that are hostile."""
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -74,13 +76,17 @@ async def grow(
     await store.publish(*(forge.leaf(leaf, epoch=epoch) for leaf in leaves))
     await store.publish(forge.grown(spec.tree_id, *leaves, epoch=epoch))
     await store.publish(*(forge.score(leaf, float(i % 2)) for i, leaf in enumerate(leaves)))
-    wait = ts.AwaitIngestedRequest(
-        tree_id=spec.tree_id,
-        epoch=epoch,
-        segment_ids=[leaf.id for leaf in leaves],
-        grown=True,
-        deadline_ms=60_000,
-    )
-    answer = await rpc.call(store.trees.AwaitIngested, wait, deadline_s=70)
-    assert answer.grown and not answer.missing
+    await closed(store, spec.tree_id)
     return leaves
+
+
+async def closed(store: Store, tree_id: bytes, deadline_s: float = 60.0) -> None:
+    """Wait until a tree is closed."""
+    filters = ts.TreeFilter(tree_ids=[tree_id])
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        answer = await rpc.call(store.trees.ListTrees, ts.ListTreesRequest(filter=filters))
+        if [tree.state for tree in answer.trees] == [tree_pb2.TREE_STATE_CLOSED]:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"tree {tree_id.hex()} is not closed after {deadline_s} s")

@@ -8,20 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from banyan.credit.estimate import ScoredTree
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.view import Node, TreeView
 from banyan.wire import plain_data
-from banyan.wire.segments import (
-    facts_from_wire,
-    leaf_from_wire,
-    leaves_from_wire,
-    rewards_from_wire,
-    tree_from_wire,
-)
-from banyan.wire.weights import weights_of
+from banyan.wire.segments import leaf_from_wire
 from services.gateway.page.documents import why
 from services.gateway.page.documents.runs import finite
 from services.gateway.page.documents.token_texts import TokenTexts
@@ -81,6 +75,7 @@ def trace_id(traceparent: str) -> str | None:
 
 def whole(
     message: tree_pb2.Tree,
+    scored: ScoredTree,
     group: Sequence[bytes],
     *,
     advantages: Mapping[int, float],
@@ -90,13 +85,14 @@ def whole(
 ) -> dict[str, Any]:
     """Return a tree with its nodes. Raise InvalidInput for a tree that no view can be made of.
 
+    scored: the same tree with its rewards
     group: ids of the trees of its group, in order of index
     advantages: by node of the view of its leaves (`node_advantages`)
     advantage_note: why advantages are missing or provisional
     texts: the run's tokenizer, by which parts of a segment have a text
     """
     spec = message.spec
-    nodes = _Nodes(message, advantages, texts).documents() if message.segments else []
+    nodes = _Nodes(message, scored, advantages, texts).documents() if message.segments else []
     return {
         "tree_id": spec.tree_id.hex(),
         "run_id": spec.run_id,
@@ -115,7 +111,7 @@ def whole(
         "messages": messages(spec.messages_json),
         "scorers": list(spec.scorers),
         "nodes": nodes,
-        "reward_mean": _mean_reward(message),
+        "reward_mean": _mean_reward(scored),
         "advantage_note": advantage_note,
         "revision": revision,
     }
@@ -143,7 +139,7 @@ def messages(messages_json: str) -> list[dict[str, str]]:
     ]
 
 
-def scored(message: tree_pb2.ScoredLeaf, *, again: bool = False) -> dict[str, Any]:
+def score(message: tree_pb2.ScoredLeaf, *, again: bool = False) -> dict[str, Any]:
     """Return a score; `again` for one that came after the run's own."""
     return {
         "scorer": message.scorer,
@@ -161,11 +157,11 @@ def scored(message: tree_pb2.ScoredLeaf, *, again: bool = False) -> dict[str, An
 def scores_by_leaf(message: tree_pb2.Tree) -> dict[Leaf, list[dict[str, Any]]]:
     """Return the scores of each place: the run's own, then those that came later."""
     found: dict[Leaf, list[dict[str, Any]]] = {}
-    for score in message.scores:
-        found.setdefault(leaf_from_wire(score.leaf), []).append(scored(score))
+    for scored in message.scores:
+        found.setdefault(leaf_from_wire(scored.leaf), []).append(score(scored))
     for rescore in message.rescores:
         leaf = leaf_from_wire(rescore.scored.leaf)
-        found.setdefault(leaf, []).append(scored(rescore.scored, again=True))
+        found.setdefault(leaf, []).append(score(rescore.scored, again=True))
     return found
 
 
@@ -184,16 +180,19 @@ class _Nodes:
     """The nodes of a tree, with the branches that end in no leaf: running ones, and abandoned."""
 
     def __init__(
-        self, message: tree_pb2.Tree, advantages: Mapping[int, float], texts: TokenTexts | None
+        self,
+        message: tree_pb2.Tree,
+        scored: ScoredTree,
+        advantages: Mapping[int, float],
+        texts: TokenTexts | None,
     ) -> None:
         self._texts = texts
-        self._tree, leaves = tree_from_wire(message), leaves_from_wire(message)
-        weights = weights_of(message.spec)
-        self._rewards = rewards_from_wire(message.scores, len(message.spec.scorers), weights)
-        self._facts = facts_from_wire(message)
+        self._tree, self._rewards, self._facts = scored.tree, scored.rewards, scored.facts
+        leaves = scored.leaves
         self._leaves = set(leaves)
-        self._view = self._view_of([*leaves, *self._tips()])
-        self._advantages = self._by_place(self._view_of(leaves), advantages)
+        plain, tips = self._view_of(leaves), self._tips()
+        self._view = self._view_of([*leaves, *tips]) if tips else plain
+        self._advantages = self._by_place(plain, advantages)
         self._scores = scores_by_leaf(message)
         self._plans = why.read(message.plans)
 
@@ -286,11 +285,8 @@ class _Nodes:
         return self._texts.whole(node.tokens_T.tolist()), True
 
 
-def _mean_reward(message: tree_pb2.Tree) -> float | None:
-    weights = weights_of(message.spec)
-    rewards = rewards_from_wire(message.scores, len(message.spec.scorers), weights)
-    leaves = {leaf_from_wire(leaf) for leaf in message.leaves}
-    known = [value for leaf, value in rewards.items() if leaf in leaves and value is not None]
+def _mean_reward(scored: ScoredTree) -> float | None:
+    known = [r for leaf in scored.leaves if (r := scored.rewards.get(leaf)) is not None]
     return finite(sum(known) / len(known)) if known else None
 
 
