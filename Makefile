@@ -94,7 +94,7 @@ SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.(slow|faults|alone)
 
 .PHONY: slow
 slow: model ## the slow checks: whole runs, killed processes
-	tests/setup.sh
+	tests/setup.sh slow
 	$(BIN)/pytest -q -x -n $(SLOW_WORKERS) --dist worksteal -m "(slow or faults) and not alone" $(SLOW)
 	$(BIN)/pytest -q -x -m alone $(SLOW)
 

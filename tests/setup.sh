@@ -1,10 +1,18 @@
 #!/bin/sh
-# Installs what the tests need beside .venv: iproute2 for test hosts in network namespaces. Costs nothing when it is there.
+# Installs what the tests need beside .venv: iproute2 for test hosts in network namespaces; with the argument `slow`, chromium
+# for tests of the page (400 MB). Costs nothing when it is there.
 set -eu
 if ! command -v ip >/dev/null 2>&1; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq iproute2 >/dev/null
   else
     echo "tests/setup.sh: install iproute2 for the tests of joining across network namespaces" >&2
+  fi
+fi
+if [ "${1:-}" = slow ] && ! [ -x /usr/bin/chromium ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
+  else
+    echo "tests/setup.sh: install chromium (as /usr/bin/chromium) for the tests of the page" >&2
   fi
 fi

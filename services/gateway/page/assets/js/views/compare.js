@@ -1,0 +1,1 @@
+export function mountCompare(root) { root.textContent = 'compare'; }

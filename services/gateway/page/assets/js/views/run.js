@@ -1,0 +1,1 @@
+export function mountRun(root) { root.textContent = 'run'; }

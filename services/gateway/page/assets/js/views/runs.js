@@ -1,0 +1,1 @@
+export function mountRuns(root) { root.textContent = 'runs'; }

@@ -1,0 +1,1 @@
+export function mountSystem(root) { root.textContent = 'system'; }

@@ -1,0 +1,1 @@
+export function mountTrees(root) { root.textContent = 'trees'; }
