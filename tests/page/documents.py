@@ -208,11 +208,11 @@ def segment(one: Document, tree_id: str) -> Document:
     }
 
 
-def run(name: str, state: str = "SUCCEEDED", **more: Any) -> Document:
+def run(run_id: str, state: str = "SUCCEEDED", **more: Any) -> Document:
     """Return a run."""
     return {
-        "run_id": name,
-        "name": name.rsplit("-", 1)[0],
+        "run_id": run_id,
+        "name": run_id.rsplit("-", 1)[0],
         "state": state,
         "cause": None,
         "step": 40,

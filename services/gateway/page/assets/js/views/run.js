@@ -1,1 +1,195 @@
-export function mountRun(root) { root.textContent = 'run'; }
+// One run: its curves as they grow, what doctor says, its newest trees, members and configuration.
+
+import { get, left } from "../api.js";
+import { h, link, put } from "../dom.js";
+import { ago, count, duration, fixed, moment, percent, plural } from "../format.js";
+import { title } from "../router.js";
+import { Metrics } from "../series.js";
+import { empty, failed, fill } from "../states.js";
+import { follow } from "../stream.js";
+import { asYaml, plain } from "../text.js";
+import { actions } from "./actions.js";
+import { Curves } from "./curves.js";
+import { runPath, stateWord, table, treeRow } from "./parts.js";
+
+const DOCTOR_EVERY = 10;
+const TREES_EVERY_MS = 5000;
+
+export function mountRun(root, params, query, signal) {
+  title(params.run);
+  const view = new View(root, params.run, query, signal);
+  view.start();
+}
+
+class View {
+  constructor(root, run, query, signal) {
+    Object.assign(this, { root, run, signal });
+    this.api = `/api/runs/${encodeURIComponent(run)}`;
+    this.metrics = new Metrics();
+    this.marked = query.has("step") ? [Number(query.get("step"))] : [];
+    this.head = h("div", { class: "head" });
+    this.progress = h("div", { class: "progress" });
+    this.figures = h("dl", { class: "figures box" });
+    this.doctor = h("div", {});
+    this.trees = h("div", {});
+    this.members = h("div", {});
+    this.recipe = h("pre", {});
+    this.curves = new Curves(this.run, this.metrics, signal);
+    root.append(h("div", { class: "head" }, h("h1", {}, plain(run))));
+  }
+
+  async start() {
+    const { root, signal } = this;
+    const host = h("div", { class: "stack" });
+    put(root, host);
+    await fill(
+      host,
+      "the run",
+      () => Promise.all([get(this.api, signal), get(`${this.api}/metrics`, signal)]),
+      ([document, metrics]) => {
+        this.metrics.add(metrics);
+        this.#show(document);
+        return [this.head, this.progress, this.figures, this.curves.element, this.#doctorBox(), this.#treesBox(), this.#membersBox(), this.#recipeBox(document)];
+      },
+      signal,
+    );
+    if (!this.document || signal.aborted) return;
+    this.curves.draw(this.marked);
+    this.#doctor();
+    this.#trees();
+    if (this.document.run.live) follow(`${this.api}/events`, { news: (news) => this.#news(news), over: () => this.#over() }, signal);
+  }
+
+  #show(document) {
+    this.document = document;
+    const { run, progress, left_s: seconds } = document;
+    const what = [run.model, run.task, run.policy, run.advantage].filter(Boolean).map(plain).join(" · ");
+    const text = JSON.stringify([run.state, run.cause, run.live]);
+    if (text !== this.headText) {
+      this.headText = text;
+      put(
+        this.head,
+        h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: "/runs" }, "Runs")), h("h1", {}, plain(run.name || run.run_id)), h("p", { class: "muted wrap" }, stateWord(run.state), ` ${plain(run.run_id)} · ${what}`), run.cause && h("p", { class: "cause" }, plain(run.cause))),
+        actions(run, () => this.#reload()),
+      );
+    }
+    const step = progress.step ?? run.step ?? 0;
+    const words = run.steps ? `Step ${count(step)} of ${count(run.steps)}` : `Step ${count(step)}`;
+    const rest = run.live && seconds !== null ? `, about ${duration(seconds)} left` : "";
+    put(this.progress, run.steps && h("progress", { max: run.steps, value: step, "aria-label": "Steps" }), h("p", {}, words, h("span", { class: "muted" }, `${rest}, ${run.live ? "running" : "took"} ${duration(run.seconds)}, started ${moment(run.created)}`)));
+    this.#numbers(document);
+    this.#membersTable(document.members);
+  }
+
+  #numbers({ progress, saved_share: share, members }) {
+    const [, rewards] = this.metrics.series("reward");
+    const { last, kind } = this.metrics.accuracy();
+    const bounds = last?.wilson_95 ? `${percent(last.wilson_95[0])} to ${percent(last.wilson_95[1])}` : "";
+    const cells = [
+      ["Reward", fixed(rewards.at(-1) ?? progress.mean_reward, 3), rewards.length ? "last step" : "mean of leaves"],
+      ["Held-out accuracy", percent(last?.accuracy), [bounds, kind].filter(Boolean).join(", ") || "not measured yet"],
+      ["Tokens saved", percent(share), `${count(progress.saved_tokens)} not sampled, ${count(progress.sampled_tokens)} sampled`],
+      ["Trees' groups", count(progress.groups?.consumed), `trained on; ${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
+      ["Members", count(members.filter((member) => member.present).length), `of ${plural(members.length, "node")}`],
+    ];
+    put(this.figures, cells.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", { class: "muted small" }, note))));
+  }
+
+  async #news(news) {
+    if (this.metrics.missing(news.steps ?? [])) {
+      try {
+        this.metrics.add(await get(`${this.api}/metrics?after=${this.metrics.last}`, this.signal));
+      } catch (error) {
+        if (left(error)) return;
+      }
+    }
+    const evaluated = news.progress.evaluations?.filter((one) => one.n).length ?? 0;
+    this.metrics.add(news);
+    if (evaluated !== this.evaluated) {
+      this.evaluated = evaluated;
+      this.#evaluations();
+    }
+    this.#show(news);
+    this.curves.draw(this.marked);
+    if (Math.floor(this.metrics.last / DOCTOR_EVERY) !== this.doctored) this.#doctor();
+    if (performance.now() - (this.treesAt ?? 0) > TREES_EVERY_MS) this.#trees();
+  }
+
+  async #evaluations() {
+    try {
+      const { evaluations } = await get(`${this.api}/metrics?after=${this.metrics.last}`, this.signal);
+      this.metrics.add({ evaluations });
+      this.curves.draw(this.marked);
+    } catch {
+      this.evaluated = undefined; // asked again with the next news
+    }
+  }
+
+  #over() {
+    this.#reload();
+  }
+
+  async #reload() {
+    try {
+      this.#show(await get(this.api, this.signal));
+      this.#doctor();
+      this.#trees();
+    } catch (error) {
+      if (!left(error)) put(this.progress, failed(error, () => this.#reload()));
+    }
+  }
+
+  #doctorBox() {
+    return h("section", { class: "box" }, h("h2", {}, "What doctor says"), this.doctor);
+  }
+
+  async #doctor() {
+    this.doctored = Math.floor(this.metrics.last / DOCTOR_EVERY);
+    const host = this.doctor.childElementCount ? h("div", {}) : this.doctor;
+    const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, "No symptoms found."), facts && h("p", { class: "muted facts" }, plain(facts))].filter(Boolean), this.signal);
+    if (!said) return;
+    if (host !== this.doctor) put(this.doctor, ...host.children);
+    this.marked = [...new Set([...this.marked, ...said.findings.map((one) => one.step).filter(Number.isFinite)])];
+    this.curves.draw(this.marked);
+  }
+
+  #finding(one) {
+    const step = Number.isFinite(one.step) && h("a", { href: this.curves.pathOf(one.step) }, `Trees of step ${one.step}`);
+    return h("li", { class: /error|bad|high|critical/i.test(one.severity) ? "finding bad" : "finding" }, h("p", {}, h("strong", {}, plain(one.sentence))), one.remedy && h("p", {}, plain(one.remedy)), h("p", { class: "small" }, step, step && one.link && " · ", one.link && link(one.link, `More on ${plain(one.rule)}`)));
+  }
+
+  #treesBox() {
+    return h("section", { class: "box" }, h("div", { class: "head" }, h("h2", {}, "Newest trees"), h("a", { href: `${runPath(this.run)}/trees` }, "All trees")), this.trees);
+  }
+
+  async #trees() {
+    this.treesAt = performance.now();
+    const host = this.trees.childElementCount ? h("div", {}) : this.trees;
+    const page = await fill(
+      host,
+      "trees",
+      () => get(`${this.api}/trees?limit=8&purpose=all`, this.signal),
+      ({ trees }) => (trees.length ? table("Newest trees", ["Tree", "State", "#Policy step", "#Leaves", "#Reward", "Row", "Opened"], trees.map(treeRow)) : empty("No trees yet", "The first ones appear as soon as a rollout node has begun.")),
+      this.signal,
+    );
+    const inside = document.activeElement && this.trees.contains(document.activeElement);
+    if (page && host !== this.trees && !inside) put(this.trees, ...host.children);
+  }
+
+  #membersBox() {
+    return h("section", { class: "box" }, h("h2", {}, "Members"), this.members);
+  }
+
+  #membersTable(members) {
+    const rows = members.map((member) => h("tr", { class: member.present ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : "ABSENT")), h("td", { class: "wide" }, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, member.joined ? "joined" : "of this machine"), h("td", {}, ago(member.seen))));
+    const text = JSON.stringify(members.map((member) => [member.node, member.present, member.trees]));
+    if (text === this.membersText) return;
+    this.membersText = text;
+    put(this.members, rows.length ? table("Members", ["Node", "State", "Host", "#Trees", "From", "Heard of"], rows) : empty("No members", this.document.run.live ? "A rollout node reports here when it has loaded the model." : "The run is over, and its nodes have left."));
+  }
+
+  #recipeBox(document) {
+    this.recipe.textContent = asYaml(document.recipe).trim();
+    return h("details", { class: "box" }, h("summary", {}, "Configuration, as resolved"), this.recipe);
+  }
+}

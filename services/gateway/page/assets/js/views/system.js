@@ -1,1 +1,152 @@
-export function mountSystem(root) { root.textContent = 'system'; }
+// The system: its processes, queues, members and dead letters, looked at every second.
+
+import { act, get, left } from "../api.js";
+import { confirm } from "../dialog.js";
+import { h, put, say } from "../dom.js";
+import { ago, bytes, count, moment, plural } from "../format.js";
+import { title } from "../router.js";
+import { empty, failed, loading } from "../states.js";
+import { poll } from "../stream.js";
+import { plain } from "../text.js";
+import { runPath, stateWord, table } from "./parts.js";
+
+const LOOK_MS = 1000;
+const MEMBERS_MS = 5000;
+const MOST_RUNS = 5;
+const WELL = new Set(["RUNNING", "SERVING", "UP", "READY", "HEALTHY", "OK", "STARTING", "STOPPED", "DONE", "ENDED"]);
+
+export function mountSystem(root, params, query, signal) {
+  title("System");
+  new View(root, signal).start();
+}
+
+/** Return whether a process is not as it should be. */
+export function isDown(process) {
+  const word = (text) => String(text ?? "").toUpperCase();
+  return [process.state, process.health].some((text) => word(text) !== "" && word(text) !== "UNKNOWN" && !WELL.has(word(text)));
+}
+
+class View {
+  constructor(root, signal) {
+    this.signal = signal;
+    this.alarm = h("div", { class: "alarm", role: "alert", hidden: true });
+    this.processes = h("div", {}, loading("processes", 5));
+    this.queues = h("div", {}, loading("queues", 3));
+    this.store = h("div", {});
+    this.members = h("div", {});
+    this.letters = h("div", {});
+    this.shown = {};
+    const box = (name, host) => h("section", { class: "box" }, h("h2", {}, name), host);
+    root.append(h("div", { class: "head" }, h("h1", {}, "System")), this.alarm, box("Processes", this.processes), box("Members", this.members), box("Queues", this.queues), box("Dead letters", this.letters), box("Store", this.store));
+  }
+
+  start() {
+    poll(() => this.#look(), LOOK_MS, this.signal);
+    poll(() => this.#members(), MEMBERS_MS, this.signal);
+  }
+
+  async #look() {
+    try {
+      const system = await get("/api/system", this.signal);
+      this.#changed("processes", system.processes, () => this.#processes(system.processes));
+      this.#changed("queues", system.queues, () => this.#queues(system.queues));
+      this.#changed("store", system.store, () => this.#store(system.store));
+      this.#changed("dead", system.dead, () => this.#dead(system.dead));
+    } catch (error) {
+      if (left(error)) return;
+      this.shown = {};
+      put(this.processes, failed(error, () => this.#look()));
+    }
+  }
+
+  // What is the same is left alone: the focus, a selection, and the reader of a screen stay at rest.
+  #changed(name, value, draw) {
+    const text = JSON.stringify(value);
+    if (this.shown[name] === text) return;
+    this.shown[name] = text;
+    draw();
+  }
+
+  #processes(processes) {
+    const down = processes.filter(isDown);
+    this.alarm.hidden = !down.length;
+    const names = down.map((process) => `${plain(process.name)}${process.last_words ? ` (${plain(process.last_words)})` : ""}`).join(", ");
+    this.alarm.textContent = down.length ? `${down.length === 1 ? "A process is" : `${down.length} processes are`} down: ${names}` : "";
+    if (!processes.length) {
+      put(this.processes, empty("No processes", "Nothing runs from this state folder. Start a run: ", h("code", {}, "banyan train quickstart")));
+      return;
+    }
+    const sorted = [...down, ...processes.filter((process) => !isDown(process))];
+    put(this.processes, table("Processes", ["Process", "State", "Health", "Run", "#Process id", "#Restarts", "Since", "Last words"], sorted.map((process) => this.#process(process))));
+  }
+
+  #process(process) {
+    const bad = isDown(process);
+    return h(
+      "tr",
+      { class: bad ? "bad" : "" },
+      h("th", { scope: "row" }, plain(process.name)),
+      h("td", {}, bad ? h("span", { class: "state-word down" }, `down: ${plain(process.state).toLowerCase()}`) : stateWord(process.state)),
+      h("td", {}, plain(process.health ?? "unknown").toLowerCase().replaceAll("_", " ")),
+      h("td", {}, process.run_id ? h("a", { href: runPath(process.run_id) }, plain(process.run_id)) : "–"),
+      h("td", { class: "num" }, process.pid === null ? "–" : String(process.pid)),
+      h("td", { class: "num" }, count(process.restarts)),
+      h("td", {}, moment(process.since)),
+      h("td", { class: "wide" }, plain(process.last_words ?? "")),
+    );
+  }
+
+  #queues(queues) {
+    const rows = queues.map((queue) => h("tr", {}, h("th", { scope: "row" }, plain(queue.stream)), h("td", { class: "wide" }, plain(queue.consumer)), h("td", { class: "num" }, count(queue.waiting)), h("td", { class: "num" }, count(queue.unacknowledged))));
+    put(this.queues, rows.length ? table("Queues", ["Stream", "Consumer", "#Waiting", "#Not acknowledged"], rows) : empty("No queues", "They are made by the first run."));
+  }
+
+  #store(store) {
+    put(this.store, h("dl", { class: "figures" }, Object.entries(store ?? {}).map(([name, value]) => h("div", {}, h("dt", {}, plain(name).replaceAll("_", " ")), h("dd", {}, /bytes/.test(name) ? bytes(value) : typeof value === "number" ? count(value) : plain(value))))));
+  }
+
+  async #dead(many) {
+    if (!many) {
+      put(this.letters, h("p", { class: "muted" }, "None: every message was taken."));
+      return;
+    }
+    try {
+      const { letters, next } = await get("/api/dead?limit=50", this.signal);
+      put(this.letters, h("p", { class: "muted" }, `${plural(many, "message")} could not be processed. Replay one when its cause is mended.`), table("Dead letters", ["Reason", "Subject", "Service", "When", "#Size", ""], letters.map((letter) => this.#letter(letter))), next && h("p", { class: "muted" }, `The newest ${letters.length} are shown; `, h("code", {}, "banyan dead ls"), " lists all."));
+    } catch (error) {
+      if (!left(error)) put(this.letters, failed(error, () => this.#dead(many)));
+    }
+  }
+
+  #letter(letter) {
+    const button = h("button", { type: "button", "aria-label": `Replay ${plain(letter.id)}`, on: { click: () => this.#replay(letter, button) } }, "Replay");
+    return h("tr", {}, h("td", { class: "wide" }, plain(letter.reason)), h("td", { class: "wide" }, plain(letter.subject)), h("td", {}, plain(letter.service)), h("td", {}, moment(letter.when)), h("td", { class: "num" }, bytes(letter.bytes)), h("td", {}, button));
+  }
+
+  async #replay(letter, button) {
+    if (!(await confirm("Replay this message?", `${plain(letter.subject)}, refused by ${plain(letter.service)}: ${plain(letter.reason)}`, "Replay"))) return;
+    button.disabled = true;
+    try {
+      await act("POST", `/api/dead/${encodeURIComponent(letter.id)}/replay`);
+      say("Replayed.");
+      await this.#look();
+    } catch (error) {
+      button.disabled = false;
+      if (!left(error)) button.after(h("p", { class: "cause", role: "alert" }, plain(error.message)));
+    }
+  }
+
+  async #members() {
+    try {
+      const { runs } = await get("/api/runs?limit=20", this.signal);
+      const live = runs.filter((run) => run.live).slice(0, MOST_RUNS);
+      const all = await Promise.all(live.map((run) => get(`/api/runs/${encodeURIComponent(run.run_id)}`, this.signal)));
+      const members = all.flatMap((document) => document.members.map((member) => ({ ...member, run: document.run.run_id })));
+      const rows = members.map((member) => h("tr", { class: member.present ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : "ABSENT")), h("td", {}, h("a", { href: runPath(member.run) }, plain(member.run))), h("td", {}, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, ago(member.seen))));
+      const text = JSON.stringify(members.map((member) => [member.node, member.present, member.trees, member.run]));
+      this.#changed("members", text, () => put(this.members, rows.length ? table("Members", ["Node", "State", "Run", "Host", "#Trees", "Heard of"], rows) : h("p", { class: "muted" }, "No run is going on, so no rollout node is a member of one.")));
+    } catch (error) {
+      if (!left(error)) this.#changed("members", error.message, () => put(this.members, failed(error, () => this.#members())));
+    }
+  }
+}

@@ -1,0 +1,60 @@
+// Metrics of a run as series: those that every run has, and those computed from them.
+
+/** All steps and evaluations of a run; it takes new ones as they come. */
+export class Metrics {
+  constructor() {
+    this.byStep = new Map();
+    this.evaluations = [];
+    this.names = new Set();
+  }
+
+  add(document) {
+    for (const step of document.steps ?? []) {
+      if (!this.byStep.has(step.step)) for (const name of Object.keys(step)) if (name !== "step") this.names.add(name);
+      this.byStep.set(step.step, step);
+    }
+    if (document.evaluations?.length) this.evaluations = document.evaluations;
+  }
+
+  get last() {
+    return Math.max(0, ...this.byStep.keys());
+  }
+
+  /** Return whether steps are missing before the first of `steps`: they went by while no one listened. */
+  missing(steps) {
+    return steps.length > 0 && steps[0].step > this.last + 1;
+  }
+
+  /** Return the steps, then the values of each name. A name may be a function of a step. */
+  series(...names) {
+    const steps = [...this.byStep.keys()].sort((a, b) => a - b);
+    const value = (step, name) => {
+      const found = typeof name === "function" ? name(this.byStep.get(step)) : this.byStep.get(step)[name];
+      return Number.isFinite(found) ? found : null;
+    };
+    const columns = names.map((name) => steps.map((step) => value(step, name)));
+    const kept = steps.map((_, at) => at).filter((at) => columns.some((column) => column[at] !== null));
+    return [kept.map((at) => steps[at]), ...columns.map((column) => kept.map((at) => column[at]))];
+  }
+
+  /** Return steps, accuracy, and the bounds of its interval, of the evaluations of one kind. */
+  accuracy() {
+    const kinds = ["greedy", "voted", "sampled"];
+    const kind = kinds.find((name) => this.evaluations.some((one) => one.label.endsWith(name)));
+    const kept = this.evaluations.filter((one) => (!kind || one.label.endsWith(kind)) && Number.isFinite(one.accuracy) && Number.isFinite(one.step));
+    const byStep = new Map(kept.map((one) => [one.step, one]));
+    const steps = [...byStep.keys()].sort((a, b) => a - b);
+    const of = (read) => steps.map((step) => read(byStep.get(step)) ?? null);
+    return { kind, data: [steps, of((one) => one.accuracy), of((one) => one.wilson_95?.[0]), of((one) => one.wilson_95?.[1])], last: byStep.get(steps.at(-1)) ?? null };
+  }
+}
+
+/** Return the share of path tokens of a step that trees did not have to sample or compute again. */
+export function savedShare(step) {
+  return step.path_tokens > 0 ? 1 - step.unique_tokens / step.path_tokens : null;
+}
+
+/** Return the names of metrics that tell how full the engines are. */
+export function occupancyNames(metrics) {
+  return [...metrics.names].filter((name) => /occupancy/.test(name)).sort();
+}

@@ -1,0 +1,40 @@
+// What can be done to a run. Each asks before, and needs the token.
+
+import { act, left } from "../api.js";
+import { confirm } from "../dialog.js";
+import { h, put, say } from "../dom.js";
+import { go } from "../router.js";
+import { plain } from "../text.js";
+
+const RESUMABLE = new Set(["PAUSED"]);
+
+/** Return the buttons that fit a run's state; `done` is called after an action. */
+export function actions(run, done) {
+  const path = `/api/runs/${encodeURIComponent(run.run_id)}`;
+  const name = plain(run.name || run.run_id);
+  const line = h("span", { class: "outcome", role: "status" });
+  const button = (label, question, text, method, suffix, body, after, danger) => {
+    const element = h("button", { type: "button", on: { click: press } }, label);
+    async function press() {
+      if (!(await confirm(question, text, label, danger))) return;
+      element.disabled = true;
+      put(line, `${label}…`);
+      try {
+        await act(method, path + suffix, body);
+        put(line, `${label}: done.`);
+        say(`${label}: done.`);
+        after();
+      } catch (error) {
+        put(line, left(error) ? "" : plain(error.message));
+      }
+      element.disabled = false;
+    }
+    return element;
+  };
+  const resume = button("Resume", `Resume ${name}?`, "It goes on at its last step.", "POST", "/resume", undefined, done, false);
+  const pause = button("Pause", `Pause ${name}?`, "It stops after the step that it computes now, and can be resumed.", "POST", "/cancel", { pause: true }, done, false);
+  const cancel = button("Cancel", `Cancel ${name}?`, "It ends for good. Its trees, metrics and last checkpoint stay.", "POST", "/cancel", { pause: false }, done, true);
+  const remove = button("Remove", `Remove ${name}?`, "Its trees, metrics and checkpoints are deleted. This cannot be taken back.", "DELETE", "", undefined, () => go("/runs"), true);
+  const shown = RESUMABLE.has(run.state) ? [resume, cancel, remove] : run.live ? [pause, cancel] : [remove];
+  return h("div", { class: "actions" }, line, shown);
+}
