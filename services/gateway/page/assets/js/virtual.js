@@ -10,8 +10,8 @@ export class VirtualList {
     Object.assign(this, { rowHeight, render, nearEnd });
     this.items = [];
     this.rows = new Map();
-    this.space = h("div", { class: "space", role: "rowgroup" });
-    this.scroller = h("div", { class: "scroller", tabindex: "0", role: "group", "aria-label": label }, this.space);
+    this.space = h("div", { class: "space", role: "presentation" });
+    this.scroller = h("div", { class: "scroller", tabindex: "0", role: "rowgroup", "aria-label": label }, this.space);
     this.scroller.addEventListener("scroll", () => this.draw(), { passive: true });
     this.scroller.addEventListener("keydown", (event) => this.#key(event));
     const observer = new ResizeObserver(() => this.draw());

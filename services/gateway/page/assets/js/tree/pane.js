@@ -10,11 +10,11 @@ import { dark, onTheme } from "../theme.js";
 import { describe } from "./card.js";
 import { TreeModel } from "./model.js";
 import { scaleOf } from "./scale.js";
-import { CARD, Stage } from "./stage.js";
+import { CARD, READABLE, Stage } from "./stage.js";
 import { KEYS, neighbour } from "./walk.js";
 import { showKeys } from "../dialog.js";
 
-const READABLE_ROWS = 1.5;
+const READABLE_ROWS = 1.2;
 
 export class Pane {
   /** `chosen(pane, node)` is called for a chosen node, and with null when the choice is taken back. */
@@ -122,7 +122,7 @@ export class Pane {
   collapseAll() {
     this.model.collapseAll();
     this.stage.arrange();
-    this.stage.fit(0.62);
+    this.stage.fit(READABLE);
   }
 
   /** Show the node of a segment, and choose it. */

@@ -3,6 +3,7 @@
 import { get, left } from "../api.js";
 import { h, icon, link, put, say } from "../dom.js";
 import { count, fixed, moment, number, signed } from "../format.js";
+import { runPath, treesOfStep } from "../paths.js";
 import { failed, loading } from "../states.js";
 import { plain } from "../text.js";
 import { shapeOf } from "./card.js";
@@ -123,9 +124,9 @@ function scores(list, leaf) {
 
 function lineage(segment, run) {
   const rows = (segment.lineage ?? []).map((use) =>
-    h("li", {}, "Batch ", link(`/runs/${encodeURIComponent(run)}/trees?step=${use.step}`, plain(use.batch)), ", step ", link(`/runs/${encodeURIComponent(run)}?step=${use.step}`, String(use.step)), use.use && `: ${plain(use.use)}`),
+    h("li", {}, "Batch ", link(treesOfStep(run, use.step), plain(use.batch)), ", step ", link(`${runPath(run)}?step=${use.step}`, String(use.step)), use.use && `: ${plain(use.use)}`),
   );
-  const policy = segment.policy_step === null || segment.policy_step === undefined ? null : link(`/runs/${encodeURIComponent(run)}/trees?policy_step=${segment.policy_step}`, `step ${segment.policy_step}`);
+  const policy = segment.policy_step === null || segment.policy_step === undefined ? null : link(`${runPath(run)}/trees?policy_step=${segment.policy_step}`, `step ${segment.policy_step}`);
   return [
     h("p", {}, policy ? ["Policy of ", policy] : "Made by no policy", segment.producer ? `, produced by ${plain(segment.producer)}` : "", segment.finish ? `, finish ${plain(segment.finish)}` : ""),
     rows.length ? h("ul", { class: "plain" }, rows) : h("p", { class: "muted" }, "No batch has used it yet."),

@@ -5,14 +5,14 @@ import { valueOf } from "./model.js";
 import { fixed, number, signed } from "../format.js";
 
 const DIVERGING = {
-  light: ["#a34a00", "#d97a1f", "#eeb679", "#b9bcb8", "#85b7e0", "#3585c6", "#0b559f"],
-  dark: ["#ff9a3d", "#e08a3c", "#b9814f", "#7d837f", "#5f93bd", "#4ba0e3", "#73bdff"],
+  light: ["#a34a00", "#d97a1f", "#eeb679", "#8f948f", "#85b7e0", "#3585c6", "#0b559f"],
+  dark: ["#ff9a3d", "#e08a3c", "#b9814f", "#8f9591", "#5f93bd", "#4ba0e3", "#73bdff"],
 };
 const SEQUENTIAL = {
   light: ["#c9c3dd", "#a99fd0", "#8576bd", "#654fa6", "#462a8c"],
   dark: ["#4b4468", "#665a94", "#8474bd", "#a697dd", "#cdc2f7"],
 };
-const NOTHING = { light: "#a8aca9", dark: "#666c68" };
+const NOTHING = { light: "#bfc4c0", dark: "#4f5551" };
 
 export const MEASURES = [
   ["value", "Value", "Mean reward of the leaves below"],

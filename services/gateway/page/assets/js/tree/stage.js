@@ -7,7 +7,8 @@ import { makeCard, paint } from "./card.js";
 import { layout } from "./layout.js";
 
 export const CARD = { width: 216, height: 44, column: 288, row: 56 };
-const READABLE = 0.5;
+export const READABLE = 0.8;
+const AS_CARDS = 0.5;
 const MOST_CARDS = 170;
 const GLIDE_MS = 240;
 const FRESH_MS = 6000;
@@ -46,7 +47,7 @@ export class Stage {
     this.height = this.host.clientHeight;
     this.canvas.width = Math.round(this.width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
-    if (!this.fitted && this.items.length && this.width) this.fit(0.62);
+    if (!this.fitted && this.items.length && this.width) this.fit(READABLE);
     this.draw();
   }
 
@@ -144,8 +145,8 @@ export class Stage {
     const { width, height } = this.world;
     this.camera.fit(width, height, this.width, this.height, least);
     if (height * this.camera.k > this.height) {
-      const root = this.items[0];
-      this.camera.y = this.height / 2 - (root.y + CARD.height / 2) * this.camera.k;
+      const middle = this.height / 2 - (this.items[0].y + CARD.height / 2) * this.camera.k;
+      this.camera.y = Math.min(40, Math.max(this.height - height * this.camera.k - 24, middle));
     }
     this.invalidate();
   }
@@ -170,7 +171,7 @@ export class Stage {
       item.nowY = item.fromY + (item.y - item.fromY) * eased;
     }
     const visible = this.#visible();
-    const asCards = this.camera.k >= READABLE && visible.length <= MOST_CARDS;
+    const asCards = this.camera.k >= AS_CARDS && visible.length <= MOST_CARDS;
     this.#drawBranches(asCards ? [] : visible);
     this.#placeCards(asCards ? visible : this.#selectedOf(visible));
     if (share < 1) this.invalidate();
@@ -205,8 +206,10 @@ export class Stage {
       const [toX, toY] = [item.nowX, item.nowY + CARD.height / 2];
       if (toX < left || fromX > right || Math.max(fromY, toY) < top || Math.min(fromY, toY) > bottom) continue;
       const paths = item.more ? item.more : (item.node.data.paths ?? item.node.leaves);
-      context.lineWidth = Math.max(1.5, Math.min(14, (14 * Math.sqrt(Math.max(1, paths))) / most), 1 / k);
-      context.strokeStyle = item.more ? this.scale.none : this.scale.colour(item.node);
+      const colour = item.more ? this.scale.none : this.scale.colour(item.node);
+      const width = colour === this.scale.none ? 1.5 : Math.min(14, (14 * Math.sqrt(Math.max(1, paths))) / most);
+      context.lineWidth = Math.max(1.5, width, 1 / k);
+      context.strokeStyle = colour;
       context.globalAlpha = 0.75;
       context.setLineDash(item.more ? [4, 4] : []);
       const middle = (fromX + toX) / 2;

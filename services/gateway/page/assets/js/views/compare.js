@@ -4,12 +4,13 @@ import { get } from "../api.js";
 import { Chart, swatch } from "../chart.js";
 import { h, put } from "../dom.js";
 import { fixed, number } from "../format.js";
+import { runPath } from "../paths.js";
 import { setQuery, title } from "../router.js";
 import { Metrics } from "../series.js";
 import { empty, fill } from "../states.js";
 import { plain } from "../text.js";
 import { onTheme } from "../theme.js";
-import { runPath, table } from "./parts.js";
+import { table } from "./parts.js";
 
 const MOST = 8;
 

@@ -3,10 +3,10 @@
 import { Chart } from "../chart.js";
 import { h, put } from "../dom.js";
 import { number, percent } from "../format.js";
+import { runPath, treesOfStep } from "../paths.js";
 import { go, setQuery } from "../router.js";
 import { occupancyNames, savedShare } from "../series.js";
 import { plain } from "../text.js";
-import { runPath, treesOfStep } from "./parts.js";
 
 const UNIT = (u, low, high) => [Math.min(0, low), Math.max(1, high)];
 const shares = (value) => percent(value, 0);

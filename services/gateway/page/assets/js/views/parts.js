@@ -2,22 +2,13 @@
 
 import { h } from "../dom.js";
 import { count, fixed, moment, short } from "../format.js";
+import { treePath } from "../paths.js";
 import { plain } from "../text.js";
 
 /** Return the state of something as a word with a mark. */
 export function stateWord(state) {
   const text = plain(state);
   return h("span", { class: `state-word ${text.toLowerCase().replace(/[^a-z_]/g, "")}` }, text.toLowerCase().replaceAll("_", " "));
-}
-
-/** Return the address of a run. */
-export function runPath(run) {
-  return `/runs/${encodeURIComponent(run)}`;
-}
-
-/** Return the address of the trees that a step trained on: the policy of the step before sampled them. */
-export function treesOfStep(run, step) {
-  return `${runPath(run)}/trees?policy_step=${Math.max(0, step - 1)}`;
 }
 
 /** Return a table. `head` holds names of columns; a name that begins with # is of numbers. */
@@ -31,7 +22,7 @@ export function treeRow(tree) {
   return h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("a", { href: `/trees/${encodeURIComponent(tree.tree_id)}` }, short(tree.tree_id))),
+    h("th", { scope: "row" }, h("a", { href: treePath(tree.tree_id) }, short(tree.tree_id))),
     h("td", {}, stateWord(tree.state), tree.reason && h("span", { class: "muted" }, ` ${plain(tree.reason)}`)),
     h("td", { class: "num" }, count(tree.policy_step)),
     h("td", { class: "num" }, count(tree.leaves)),

@@ -3,6 +3,7 @@
 import { get, left } from "../api.js";
 import { h, link, put } from "../dom.js";
 import { ago, count, duration, fixed, moment, percent, plural } from "../format.js";
+import { runPath } from "../paths.js";
 import { title } from "../router.js";
 import { Metrics } from "../series.js";
 import { empty, failed, fill } from "../states.js";
@@ -10,7 +11,7 @@ import { follow } from "../stream.js";
 import { asYaml, plain } from "../text.js";
 import { actions } from "./actions.js";
 import { Curves } from "./curves.js";
-import { runPath, stateWord, table, treeRow } from "./parts.js";
+import { stateWord, table, treeRow } from "./parts.js";
 
 const DOCTOR_EVERY = 10;
 const TREES_EVERY_MS = 5000;

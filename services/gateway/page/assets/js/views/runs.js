@@ -4,13 +4,14 @@ import { get, left } from "../api.js";
 import { sparkline } from "../chart.js";
 import { h, put } from "../dom.js";
 import { duration, fixed, moment } from "../format.js";
+import { runPath } from "../paths.js";
 import { go, title } from "../router.js";
 import { Metrics } from "../series.js";
 import { empty, failed, fill } from "../states.js";
 import { poll } from "../stream.js";
 import { beginning, plain } from "../text.js";
 import { onTheme } from "../theme.js";
-import { runPath, stateWord, table } from "./parts.js";
+import { stateWord, table } from "./parts.js";
 
 const AT_ONCE = 2;
 const LOOK_MS = 3000;

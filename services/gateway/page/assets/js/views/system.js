@@ -4,11 +4,12 @@ import { act, get, left } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h, put, say } from "../dom.js";
 import { ago, bytes, count, moment, plural } from "../format.js";
+import { runPath } from "../paths.js";
 import { title } from "../router.js";
 import { empty, failed, loading } from "../states.js";
 import { poll } from "../stream.js";
 import { plain } from "../text.js";
-import { runPath, stateWord, table } from "./parts.js";
+import { stateWord, table } from "./parts.js";
 
 const LOOK_MS = 1000;
 const MEMBERS_MS = 5000;

@@ -3,6 +3,7 @@
 import { get, left } from "../api.js";
 import { h, icon, put } from "../dom.js";
 import { fixed, short } from "../format.js";
+import { runPath, treePath } from "../paths.js";
 import { go, setQuery, title } from "../router.js";
 import { plain } from "../text.js";
 import { legend } from "../tree/legend.js";
@@ -64,7 +65,7 @@ class View {
     this.#legend();
     if (pane !== this.main) return;
     this.panel.run = document.run_id;
-    const runs = `/runs/${encodeURIComponent(document.run_id)}`;
+    const runs = runPath(document.run_id);
     const place = document.run_id + document.tree_id;
     if (this.place !== place) {
       this.place = place;
@@ -112,7 +113,7 @@ class View {
 
   #comparedWith(id) {
     const query = new URLSearchParams({ ...(id && { with: id }), ...(this.measure !== "value" && { colour: this.measure }) }).toString();
-    go(`/trees/${this.main.id}${query ? `?${query}` : ""}`, true);
+    go(`${treePath(this.main.id)}${query ? `?${query}` : ""}`, true);
   }
 
   #tools() {

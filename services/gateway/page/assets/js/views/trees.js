@@ -3,11 +3,12 @@
 import { get, left } from "../api.js";
 import { h, put, say } from "../dom.js";
 import { count, fixed, moment } from "../format.js";
+import { runPath, treePath } from "../paths.js";
 import { setQuery, title } from "../router.js";
 import { empty, failed, loading } from "../states.js";
 import { plain } from "../text.js";
 import { VirtualList } from "../virtual.js";
-import { runPath, stateWord } from "./parts.js";
+import { stateWord } from "./parts.js";
 
 const PAGE = 100;
 const TYPING_MS = 300;
@@ -28,7 +29,6 @@ class View {
     this.filters = Object.fromEntries(["purpose", "state", "policy_step", "row"].map((name) => [name, query.get(name) ?? ""]));
     this.list = new VirtualList({ label: "Trees", rowHeight: ROW_HEIGHT, render: (tree) => row(tree), nearEnd: () => this.#more(), signal });
     this.table = h("div", { class: "vtable", role: "table", "aria-label": "Trees", "aria-rowcount": -1 }, h("div", { role: "rowgroup" }, h("div", { class: "vrow vhead", role: "row", "aria-rowindex": 1 }, COLUMNS.map((name) => h("span", { role: "columnheader" }, name)))), this.list.scroller);
-    this.table.querySelector(".scroller").setAttribute("role", "presentation");
     this.below = h("div", {});
     this.note = h("p", { class: "muted small", role: "status" });
     const runs = runPath(run);
@@ -41,9 +41,9 @@ class View {
   }
 
   #form() {
-    const field = (label, name, element) => h("label", { class: "field" }, h("span", {}, label), element(name));
-    const select = (options) => (name) => h("select", { on: { change: (event) => this.#filter(name, event.target.value) } }, options.map(([value, text]) => h("option", { value, selected: value === this.filters[name] }, text)));
-    const text = (kind, hint) => (name) => h("input", { type: kind, value: this.filters[name], placeholder: hint, min: 0, on: { input: (event) => this.#typed(name, event.target.value) } });
+    const field = (label, name, element) => h("div", { class: "field" }, h("label", { for: `filter-${name}` }, label), element(name));
+    const select = (options) => (name) => h("select", { id: `filter-${name}`, on: { change: (event) => this.#filter(name, event.target.value) } }, options.map(([value, text]) => h("option", { value, selected: value === this.filters[name] }, text)));
+    const text = (kind, hint) => (name) => h("input", { id: `filter-${name}`, type: kind, value: this.filters[name], placeholder: hint, min: 0, on: { input: (event) => this.#typed(name, event.target.value) } });
     return h(
       "form",
       { class: "filters", role: "search", "aria-label": "Filters", on: { submit: (event) => event.preventDefault() } },
@@ -117,7 +117,7 @@ function row(tree) {
   return h(
     "div",
     { class: "vrow", role: "row" },
-    cell(h("a", { href: `/trees/${encodeURIComponent(tree.tree_id)}` }, plain(tree.tree_id).slice(0, 16))),
+    cell(h("a", { href: treePath(tree.tree_id) }, plain(tree.tree_id).slice(0, 16))),
     cell(stateWord(tree.state), tree.reason && h("span", { class: "muted" }, ` ${plain(tree.reason)}`)),
     cell(count(tree.policy_step)),
     cell(count(tree.leaves)),

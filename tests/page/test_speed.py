@@ -1,0 +1,105 @@
+"""Times and sizes in a browser. They compare times, so nothing runs beside them."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import CDPSession, Page, expect
+
+from tests.page.fake import Fake
+from tests.page.state import LIVE
+
+pytestmark = pytest.mark.alone
+Open = Callable[..., Page]
+MOST_LAYOUT_MS = 200
+MOST_TASK_MS = 50
+MOST_ELEMENTS = 1500
+MOST_HEAP_BYTES = 5_000_000
+WATCH = """
+window.longTasks = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.longTasks.push(entry.duration);
+}).observe({ type: 'longtask', buffered: true });
+"""
+
+
+def heap(page: Page, session: CDPSession) -> int:
+    for _ in range(2):
+        session.send("HeapProfiler.collectGarbage")
+    return int(session.send("Runtime.getHeapUsage")["usedSize"])
+
+
+def elements(page: Page) -> int:
+    return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
+def test_a_thousand_leaves_are_laid_out_and_scroll_smoothly(view: Open) -> None:
+    page = view("/trees/large")
+    expect(page.locator(".card").first).to_be_visible()
+    page.wait_for_timeout(500)
+    page.evaluate(WATCH)
+    page.wait_for_timeout(200)
+    page.evaluate("longTasks.length = 0")
+    page.locator(".stage").focus()
+    page.keyboard.press("e")
+    page.wait_for_timeout(500)
+    layout = page.evaluate("performance.getEntriesByName('tree-layout')[0].duration")
+    assert layout < MOST_LAYOUT_MS
+    page.locator(".stage").hover()
+    most = 0
+    for turn in range(120):
+        page.mouse.wheel(60 if turn % 30 < 5 else -60 if turn % 30 < 10 else 0, 400)
+        page.wait_for_timeout(16)
+        if turn % 10 == 0:
+            most = max(most, elements(page))
+    for key in ("-", "-", "-", "-", "0", "+", "+", "+"):
+        page.keyboard.press(key)
+        page.wait_for_timeout(60)
+        most = max(most, elements(page))
+    assert most <= MOST_ELEMENTS
+    tasks = page.evaluate("longTasks")
+    print(f"layout {layout:.1f} ms, elements {most}, long tasks {tasks}")
+    assert max(tasks, default=0) <= MOST_TASK_MS
+
+
+def test_a_long_stream_leaves_heap_elements_and_streams_as_they_were(
+    view: Open, fake: Fake
+) -> None:
+    page = view(f"/runs/{LIVE}")
+    expect(page.locator(".progress")).to_contain_text("Step 12")
+    session = page.context.new_cdp_session(page)
+    for _ in range(20):
+        fake.gateway.step()
+        page.wait_for_timeout(30)
+    page.wait_for_timeout(800)
+    before, count = heap(page, session), elements(page)
+    for _ in range(200):
+        fake.gateway.step()
+        page.wait_for_timeout(30)
+    expect(page.locator(".progress")).to_contain_text("Step 232")
+    page.wait_for_timeout(800)
+    after = heap(page, session)
+    print(f"heap {before} to {after}, elements {count} to {elements(page)}")
+    assert after - before <= MOST_HEAP_BYTES
+    assert abs(elements(page) - count) <= 20
+    assert page.evaluate("[openStreams, madeStreams]") == [1, 1]
+
+
+def test_a_tree_that_changes_for_long_leaves_no_traces(view: Open, fake: Fake) -> None:
+    page = view("/trees/growing")
+    expect(page.locator(".card").first).to_be_visible()
+    session = page.context.new_cdp_session(page)
+
+    def changes(many: int) -> None:
+        for _ in range(many):
+            old = fake.gateway.trees["growing"]
+            fake.gateway.trees["growing"] = old | {"revision": old["revision"] + 1}
+            fake.gateway.change()
+            page.wait_for_timeout(15)
+        page.wait_for_timeout(500)
+
+    changes(20)
+    before, count = heap(page, session), elements(page)
+    changes(200)
+    after = heap(page, session)
+    print(f"heap {before} to {after}")
+    assert after - before <= MOST_HEAP_BYTES and elements(page) == count
