@@ -16,6 +16,7 @@ HOSTILE = (
     "<a href='javascript:alert(3)'>x</a><svg/onload=alert(4)>",
     "\u200b\ufeffzero width, \ud83c\udf33 and a lone half",
 )
+ROW = f"{3:064x}"
 STARTED = "2026-03-14T09:26:53+00:00"
 TEXTS = (
     "9 + 5 = ",
@@ -43,7 +44,7 @@ def node(i: int, parent: int, kind: str, text: str, **more: Any) -> Document:
         "parent": parent,
         "segment": f"{i:064x}",
         "start": 0,
-        "stop": 12,
+        "stop": 1000,
         "kind": kind,
         "finish": "BOUNDARY",
         "text": text,
@@ -55,6 +56,7 @@ def node(i: int, parent: int, kind: str, text: str, **more: Any) -> Document:
         "logprob": None,
         "policy_step": 7,
         "producer": "rollout-0",
+        "text_of": "node",
         "leaf": None,
         "own_reward": None,
         "why": None,
@@ -146,14 +148,15 @@ def tree(tree_id: str, nodes: list[Document], **more: Any) -> Document:
         "group_id": "g-12",
         "index": 0,
         "group": [tree_id],
-        "row": "row-3",
+        "row": ROW,
         "label": None,
         "purpose": "TRAIN",
         "state": "CONSUMED",
         "reason": None,
         "opened": STARTED,
         "closed": STARTED,
-        "policy": {"epoch": 1, "step": 7, "digest": "ab" * 32},
+        "policy": "iid",
+        "advantage_note": None,
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "messages": [
             {"role": "system", "content": "Add in two steps."},
@@ -194,6 +197,7 @@ def segment(one: Document, tree_id: str) -> Document:
         "policy_step": one["policy_step"],
         "producer": one["producer"],
         "tokens": tokens,
+        "token_texts": None,
         "scores": [],
         "receipt": {"environment": "calculator", "outcome": "OK", "effect": "NONE"}
         if acted
@@ -254,9 +258,9 @@ def evaluations(last: int) -> list[Document]:
     for label, step, right in (
         ("before-greedy", 0, 0.46),
         ("step-20-greedy", 20, 0.81),
-        ("after-greedy", 40, 0.944),
+        ("after-greedy", None, 0.944),
     ):
-        if step <= last:
+        if (40 if step is None else step) <= last:
             low, high = right - 0.066, min(1.0, right + 0.045)
             found.append(
                 {"label": label, "step": step, "accuracy": right, "mean_reward": right}
@@ -282,7 +286,7 @@ def summary(index: int, total: int) -> Document:
         "opened": STARTED,
         "closed": None if state == "GROWING" else STARTED,
         "group_id": f"g-{index // 4}",
-        "row": f"row-{index % 7}",
+        "row": f"{index % 7:064x}",
     }
 
 
@@ -294,10 +298,10 @@ def processes(names: tuple[str, ...], killed: set[str], hostile: bool) -> list[D
             "service": name.split("-")[0],
             "run_id": HOSTILE[1] if hostile else "quickstart-982fd965",
             "pid": None if name in killed else 4000 + i,
-            "state": "BACKOFF" if name in killed else "RUNNING",
+            "state": "dead" if name in killed else "ready",
             "since": STARTED,
             "restarts": 1 if name in killed else 0,
-            "health": "NOT_SERVING" if name in killed else "SERVING",
+            "health": "does not serve" if name in killed else "serves",
             "last_words": "killed by signal 9" if name in killed else None,
         }
         for i, name in enumerate(names)

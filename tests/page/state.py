@@ -117,7 +117,7 @@ class Gateway:
 
     def page_of_trees(self, query: dict[str, str]) -> docs.Document:
         """Return a page of a run's 100,000 trees."""
-        if query.get("row") == "row-3" and query.get("purpose") == "all":
+        if query.get("row") == docs.ROW and query.get("purpose") == "all":
             return {
                 "trees": [self.summarised(t) for t in ("small", "other", "second")],
                 "next": None,
@@ -142,7 +142,7 @@ class Gateway:
         step = {"small": 7, "other": 2, "second": 39}[name]
         return docs.summary(3, TREES) | {
             "tree_id": name,
-            "row": "row-3",
+            "row": docs.ROW,
             "policy_step": step,
             "leaves": sum(one["leaf"] is not None for one in nodes),
             "mean_reward": self.trees[name]["reward_mean"],
@@ -152,6 +152,7 @@ class Gateway:
         """Return two findings, one of them with a link that no page may follow."""
         finding = {"rule": "dead-groups", "severity": "warning", "step": 23}
         return {
+            "note": None,
             "findings": [
                 finding
                 | {
@@ -209,6 +210,7 @@ class Gateway:
                     "queues": [queue],
                     "store": {"trees": TREES, "segments": 812_345, "bytes": 734_003_200},
                     "dead": self.letters,
+                    "missing": [],
                 }
             case ["dead"]:
                 return {"letters": [self.letter(i) for i in range(self.letters)], "next": None}
@@ -224,4 +226,5 @@ class Gateway:
             "reason": docs.HOSTILE[i] if i < 2 else "PARENT_REFUSED",
             "when": docs.STARTED,
             "bytes": 1834,
+            "replayed": False,
         }

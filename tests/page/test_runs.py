@@ -150,15 +150,17 @@ def test_filters_are_in_the_address(view: Open, shot: Callable[..., None]) -> No
     page = view(f"/runs/{RUN}/trees")
     page.get_by_label("State").select_option("DROPPED")
     expect(page.locator(".space .vrow").first).to_contain_text("dropped STALE")
-    page.get_by_label("Row").fill("row-2")
+    page.get_by_label("Row").fill("2")
+    expect(page.get_by_text("64 hex digits")).to_be_visible()
+    page.get_by_label("Row").fill(f"{2:064x}")
     expect(page).to_have_url(
-        f"{page.url.split('/runs')[0]}/runs/{RUN}/trees?state=DROPPED&row=row-2"
+        f"{page.url.split('/runs')[0]}/runs/{RUN}/trees?state=DROPPED&row={2:064x}"
     )
-    expect(page.locator(".space .vrow").first).to_contain_text("row-2")
+    expect(page.locator(".space .vrow").first).to_contain_text("00000000")
     shot(page, "trees")
     page.reload()
     expect(page.get_by_label("State")).to_have_value("DROPPED")
-    page.get_by_label("Row").fill("row-99")
+    page.get_by_label("Row").fill("9" * 64)
     expect(page.locator(".state")).to_contain_text("No tree fits these filters")
 
 

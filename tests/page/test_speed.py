@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import CDPSession, Page, expect
+from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from tests.page.fake import Fake
 from tests.page.state import LIVE
@@ -21,6 +21,15 @@ new PerformanceObserver((list) => {
 }).observe({ type: 'longtask', buffered: true });
 """
 
+FIRST = """
+window.firstRow = 0;
+new MutationObserver((_, watch) => {
+  if (!document.querySelector('tbody tr')) return;
+  watch.disconnect();
+  requestAnimationFrame(() => { window.firstRow = performance.now(); });
+}).observe(document, { childList: true, subtree: true });
+"""
+
 
 def heap(page: Page, session: CDPSession) -> int:
     for _ in range(2):
@@ -30,6 +39,18 @@ def heap(page: Page, session: CDPSession) -> int:
 
 def elements(page: Page) -> int:
     return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
+def test_the_first_row_is_there_within_a_second(browser: Browser, fake: Fake) -> None:
+    context = browser.new_context()
+    context.add_init_script(FIRST)
+    page = context.new_page()
+    page.goto(fake.address + "/runs")
+    page.wait_for_function("window.firstRow > 0")
+    first = page.evaluate("firstRow")
+    print(f"first row after {first:.0f} ms")
+    context.close()
+    assert first < 1000
 
 
 def test_a_thousand_leaves_are_laid_out_and_scroll_smoothly(view: Open) -> None:

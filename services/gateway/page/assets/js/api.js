@@ -32,7 +32,7 @@ export async function act(method, path, body) {
   try {
     return await call(method, path, undefined, body);
   } catch (error) {
-    if (error.status !== 401 && error.status !== 403) throw error;
+    if (error.status !== 401) throw error;
     keepToken(null);
     if (!keep(await askToken(`${error.message} Enter the token again.`))) throw cancelled();
     return call(method, path, undefined, body);

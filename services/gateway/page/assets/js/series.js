@@ -37,12 +37,17 @@ export class Metrics {
     return [kept.map((at) => steps[at]), ...columns.map((column) => kept.map((at) => column[at]))];
   }
 
+  // The last evaluation names no step: it measures the policy of the last one.
+  #stepOf(evaluation) {
+    return Number.isFinite(evaluation.step) ? evaluation.step : this.last;
+  }
+
   /** Return steps, accuracy, and the bounds of its interval, of the evaluations of one kind. */
   accuracy() {
     const kinds = ["greedy", "voted", "sampled"];
     const kind = kinds.find((name) => this.evaluations.some((one) => one.label.endsWith(name)));
-    const kept = this.evaluations.filter((one) => (!kind || one.label.endsWith(kind)) && Number.isFinite(one.accuracy) && Number.isFinite(one.step));
-    const byStep = new Map(kept.map((one) => [one.step, one]));
+    const kept = this.evaluations.filter((one) => (!kind || one.label.endsWith(kind)) && Number.isFinite(one.accuracy));
+    const byStep = new Map(kept.map((one) => [this.#stepOf(one), one]));
     const steps = [...byStep.keys()].sort((a, b) => a - b);
     const of = (read) => steps.map((step) => read(byStep.get(step)) ?? null);
     return { kind, data: [steps, of((one) => one.accuracy), of((one) => one.wilson_95?.[0]), of((one) => one.wilson_95?.[1])], last: byStep.get(steps.at(-1)) ?? null };

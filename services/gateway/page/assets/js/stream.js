@@ -1,5 +1,6 @@
 // Server-sent events that end with their view, and find back by themselves.
 
+import { get } from "./api.js";
 import { connection } from "./connection.js";
 
 const FIRST_WAIT_MS = 1000;
@@ -46,6 +47,8 @@ export function follow(path, handlers, signal) {
   function retry() {
     if (over || signal.aborted) return;
     connection.lost(name);
+    // A refusal may be for a session that has ended: an ordinary read begins another one.
+    if (source?.readyState === EventSource.CLOSED) get("/api/runs?limit=1", signal).catch(() => {});
     close();
     timer = setTimeout(open, wait);
     wait = Math.min(wait * 2, MOST_WAIT_MS);

@@ -3,7 +3,7 @@
 import { h, icon } from "../dom.js";
 import { count, DASH, fixed, plural } from "../format.js";
 import { beginning } from "../text.js";
-import { isCall, valueOf } from "./model.js";
+import { isCall, textOf, valueOf } from "./model.js";
 import { inkOn } from "./scale.js";
 
 const FINISH = { STOP: "ends", LENGTH: "length limit", BOUNDARY: "", TOOL_CALL: "", PRUNED: "pruned", ABORTED: "aborted" };
@@ -21,10 +21,10 @@ const MARKS = { call: ["tool", "Tool call"], answer: ["answer", "Tool's answer"]
 /** Return the sentence of a node for readers of the screen. */
 export function describe(item, scale) {
   const { node } = item;
-  if (item.more) return `${plural(item.more, "more branch", "more branches")} of ${beginning(node.data.text, 40)}. Press Enter to show them.`;
+  if (item.more) return `${plural(item.more, "more branch", "more branches")} of ${beginning(textOf(node), 40)}. Press Enter to show them.`;
   const { data } = node;
   const mark = MARKS[shapeOf(node)]?.[1];
-  const parts = [`${mark ? `${mark}: ` : ""}${beginning(data.text, 80) || "no text"}`];
+  const parts = [`${mark ? `${mark}: ` : ""}${beginning(textOf(node), 80) || "no text"}`];
   const value = scale.read(node);
   if (value !== null) parts.push(`${scale.measure.replace("_", " ")} ${scale.show(value)}`);
   if (data.leaf) parts.push(`leaf, ${data.leaf.reward === null ? "without a score" : `reward ${fixed(data.leaf.reward, 2)}`}`);
@@ -46,7 +46,7 @@ export function makeCard(item, id) {
   element.classList.add(shape);
   element.append(
     h("span", { class: "bar" }),
-    h("span", { class: "text", dir: "auto" }, beginning(node.data.text, 64) || "∅"),
+    h("span", { class: "text", dir: "auto" }, beginning(textOf(node), 64) || "∅"),
     h("span", { class: "meta" }),
   );
   return element;

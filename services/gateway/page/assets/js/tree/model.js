@@ -156,6 +156,12 @@ export class TreeModel {
   }
 }
 
+/** Return the text of a node. Without a tokenizer only the text of its whole segment is known. */
+export function textOf(node) {
+  const { data } = node;
+  return data.text_of === "segment" ? `tokens ${data.start} to ${data.stop} of “${data.text}”` : data.text;
+}
+
 /** Return the mean reward of the leaves below a node, or its value; null without either. */
 export function valueOf(node) {
   if (node.data.value !== null && node.data.value !== undefined) return node.data.value;

@@ -69,8 +69,8 @@ export class Pane {
   }
 
   #told(document) {
-    const parts = [`Step ${document.policy?.step ?? document.policy ?? "–"}`, plural(this.model.leaves, "leaf", "leaves"), `mean reward ${fixed(document.reward_mean, 3)}`];
-    this.caption.replaceChildren(h("span", { class: `state-word ${document.state.toLowerCase()}` }, plain(document.state.toLowerCase())), ` ${parts.join(" · ")}`);
+    const parts = [document.policy && plain(document.policy), stepsOf(this.model), plural(this.model.leaves, "leaf", "leaves"), `mean reward ${fixed(document.reward_mean, 3)}`];
+    this.caption.replaceChildren(h("span", { class: `state-word ${document.state.toLowerCase()}` }, plain(document.state.toLowerCase())), ` ${parts.filter(Boolean).join(" · ")}`);
     this.changed(this, document);
   }
 
@@ -163,4 +163,12 @@ export class Pane {
       if (next) this.#to(next);
     }
   }
+}
+
+// The policy versions that sampled a tree: more than one where it grew across a step.
+function stepsOf(model) {
+  const steps = model.order.map((node) => node.data.policy_step).filter(Number.isFinite);
+  if (!steps.length) return "";
+  const [low, high] = [steps.reduce((a, b) => Math.min(a, b)), steps.reduce((a, b) => Math.max(a, b))];
+  return low === high ? `policy of step ${low}` : `policies of steps ${low} to ${high}`;
 }

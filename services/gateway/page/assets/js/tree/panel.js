@@ -8,7 +8,7 @@ import { failed, loading } from "../states.js";
 import { plain } from "../text.js";
 import { shapeOf } from "./card.js";
 import { tokenHeat } from "./heat.js";
-import { valueOf } from "./model.js";
+import { textOf, valueOf } from "./model.js";
 
 const NAMES = { prompt: "Prompt", policy: "Sampled by the policy", call: "Tool call", answer: "Tool's answer", forced: "Given, not sampled" };
 
@@ -36,7 +36,8 @@ export class Panel {
     this.#begin();
     const facts = [
       ["State", [state(document.state), document.reason && ` ${plain(document.reason)}`]],
-      ["Row", plain(document.row)],
+      ["Row", plain(document.row).slice(0, 16)],
+      ["Tree policy", plain(document.policy)],
       ["Purpose", [plain(document.purpose), document.label && ` ${plain(document.label)}`]],
       ["Mean reward", fixed(document.reward_mean, 3)],
       ["Scorers", plain((document.scorers ?? []).join(", ")) || "none"],
@@ -48,6 +49,7 @@ export class Panel {
       h("h2", {}, "This tree"),
       h("p", { class: "muted" }, "Choose a segment to see its text, scores and lineage."),
       definitions(facts),
+      document.advantage_note && h("p", { class: "muted" }, `${plain(document.advantage_note)}.`),
       section("Prompt", (document.messages ?? []).map((message) => h("div", { class: "message" }, h("h4", {}, plain(message.role)), h("p", { class: "prose", dir: "auto" }, plain(message.content))))),
       trace(document.trace_id),
       commands({ tree: `banyan trees show ${document.tree_id}`, picture: `banyan trees draw ${document.tree_id} -o tree.svg` }),
@@ -67,14 +69,14 @@ export class Panel {
       rest,
     );
     if (!data.segment) {
-      put(rest, section("Text", [h("p", { class: "prose", dir: "auto" }, plain(data.text))]));
+      put(rest, section("Text", [h("p", { class: "prose", dir: "auto" }, plain(textOf(node)))]));
       return;
     }
     try {
       const segment = await get(`/api/trees/${document.tree_id}/segments/${data.segment}`, signal);
-      put(rest, ...parts(segment, data, this.run, signal));
+      put(rest, ...parts(segment, node, this.run, signal));
     } catch (error) {
-      if (!left(error)) put(rest, section("Text", [h("p", { class: "prose", dir: "auto" }, plain(data.text))]), failed(error, () => this.showNode(document, node)));
+      if (!left(error)) put(rest, section("Text", [h("p", { class: "prose", dir: "auto" }, plain(textOf(node)))]), failed(error, () => this.showNode(document, node)));
     }
   }
 }
@@ -96,10 +98,11 @@ function numbers(node) {
   return h("dl", { class: "figures" }, cells.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value.replace("-", "−")))));
 }
 
-function parts(segment, data, run, signal) {
+function parts(segment, node, run, signal) {
+  const { data } = node;
   const own = data.leaf?.scores?.length ? data.leaf.scores : segment.scores;
   return [
-    section("Text", segment.tokens?.length ? tokenHeat(segment.tokens, signal) : [h("p", { class: "prose", dir: "auto" }, plain(segment.text))]),
+    section("Text", textParts(segment, node, signal)),
     section("Scores", scores(own ?? [], data.leaf)),
     segment.receipt && section("Answer of the tool", [record(segment.receipt)]),
     segment.plan && section("Plan", [record(segment.plan)]),
@@ -109,13 +112,22 @@ function parts(segment, data, run, signal) {
   ].filter(Boolean);
 }
 
+// The node's part of its segment, coloured by token where the tokens have texts.
+function textParts(segment, { data }, signal) {
+  const own = (segment.tokens ?? []).slice(data.start, data.stop);
+  const whole = own.length === (segment.tokens ?? []).length;
+  const part = !whole && h("p", { class: "muted" }, `Tokens ${data.start} to ${data.stop} of the segment's ${segment.tokens.length}.`);
+  if (own.length && own.every((token) => token.text !== null)) return [...tokenHeat(own, signal), part];
+  return [h("p", { class: "prose", dir: "auto" }, plain(segment.text)), part, segment.token_texts && h("p", { class: "muted" }, `${plain(segment.token_texts)}.`)];
+}
+
 function scores(list, leaf) {
   if (!list.length) return [h("p", { class: "muted" }, leaf ? "Not scored yet." : "Only leaves are scored; this segment ends no path.")];
   return list.map((score) =>
     h(
       "div",
       { class: "score" },
-      h("div", { class: "score-head" }, h("strong", {}, plain(score.scorer)), h("span", { class: "muted" }, plain(score.version)), h("span", { class: "figure" }, score.value === null ? plain(score.state).toLowerCase() : number(score.value))),
+      h("div", { class: "score-head" }, h("strong", {}, plain(score.scorer)), h("span", { class: "muted" }, plain(score.version), score.again && " scored again"), h("span", { class: "figure" }, score.value === null ? plain(score.state).toLowerCase() : number(score.value))),
       score.reason && h("p", {}, plain(score.reason)),
       Object.keys(score.parts ?? {}).length > 0 && definitions(Object.entries(score.parts).map(([name, value]) => [plain(name), number(value)])),
     ),
@@ -124,7 +136,9 @@ function scores(list, leaf) {
 
 function lineage(segment, run) {
   const rows = (segment.lineage ?? []).map((use) =>
-    h("li", {}, "Batch ", link(treesOfStep(run, use.step), plain(use.batch)), ", step ", link(`${runPath(run)}?step=${use.step}`, String(use.step)), use.use && `: ${plain(use.use)}`),
+    use.step === null
+      ? h("li", {}, `Batch ${plain(use.batch)}, not trained on yet`)
+      : h("li", {}, "Batch ", link(treesOfStep(run, use.step), plain(use.batch)), ", step ", link(`${runPath(run)}?step=${use.step}`, String(use.step)), use.use && `: ${plain(use.use)}`),
   );
   const policy = segment.policy_step === null || segment.policy_step === undefined ? null : link(`${runPath(run)}/trees?policy_step=${segment.policy_step}`, `step ${segment.policy_step}`);
   return [
@@ -135,7 +149,15 @@ function lineage(segment, run) {
 }
 
 function record(fields) {
-  return definitions(Object.entries(fields).map(([name, value]) => [plain(name), plain(value !== null && typeof value === "object" ? JSON.stringify(value) : (value ?? "none"))]));
+  return definitions(flat(fields).map(([name, value]) => [plain(name), plain(value !== null && typeof value === "object" ? JSON.stringify(value) : (value ?? "none"))]));
+}
+
+// Parts of a record in one list: {started: {plan: 1}} is "started, plan".
+function flat(fields, before = "") {
+  return Object.entries(fields).flatMap(([name, value]) => {
+    const words = `${before}${name}`.replaceAll("_", " ");
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? flat(value, `${words}, `) : [[words, value]];
+  });
 }
 
 function trace(id) {

@@ -6,7 +6,7 @@ import { h, put, say } from "../dom.js";
 import { go } from "../router.js";
 import { plain } from "../text.js";
 
-const RESUMABLE = new Set(["PAUSED"]);
+const RESUMABLE = new Set(["PAUSED", "FAILED"]);
 
 /** Return the buttons that fit a run's state; `done` is called after an action. */
 export function actions(run, done) {
@@ -20,7 +20,11 @@ export function actions(run, done) {
       element.disabled = true;
       put(line, `${label}…`);
       try {
-        await act(method, path + suffix, body);
+        // A large run is removed in several requests, each of which says whether anything is left.
+        for (let answer = null; answer?.done !== true; ) {
+          answer = await act(method, path + suffix, body);
+          if (answer.done === undefined) break;
+        }
         put(line, `${label}: done.`);
         say(`${label}: done.`);
         after();
@@ -35,6 +39,6 @@ export function actions(run, done) {
   const pause = button("Pause", `Pause ${name}?`, "It stops after the step that it computes now, and can be resumed.", "POST", "/cancel", { pause: true }, done, false);
   const cancel = button("Cancel", `Cancel ${name}?`, "It ends for good. Its trees, metrics and last checkpoint stay.", "POST", "/cancel", { pause: false }, done, true);
   const remove = button("Remove", `Remove ${name}?`, "Its trees, metrics and checkpoints are deleted. This cannot be taken back.", "DELETE", "", undefined, () => go("/runs"), true);
-  const shown = RESUMABLE.has(run.state) ? [resume, cancel, remove] : run.live ? [pause, cancel] : [remove];
+  const shown = run.state === "PAUSED" ? [resume, cancel] : RESUMABLE.has(run.state) ? [resume, remove] : run.live ? [pause, cancel] : [remove];
   return h("div", { class: "actions" }, line, shown);
 }

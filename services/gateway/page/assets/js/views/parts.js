@@ -17,6 +17,11 @@ export function table(caption, head, rows) {
   return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption }, h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, cells)), h("tbody", {}, rows)));
 }
 
+/** Return the beginning of a row's digest. */
+export function rowName(row) {
+  return h("span", { title: plain(row) }, short(plain(row)));
+}
+
 /** Return a row of a short table of trees. */
 export function treeRow(tree) {
   return h(
@@ -27,7 +32,7 @@ export function treeRow(tree) {
     h("td", { class: "num" }, count(tree.policy_step)),
     h("td", { class: "num" }, count(tree.leaves)),
     h("td", { class: "num" }, fixed(tree.mean_reward, 3)),
-    h("td", { class: "wide" }, plain(tree.row)),
+    h("td", {}, rowName(tree.row)),
     h("td", {}, moment(tree.opened)),
   );
 }

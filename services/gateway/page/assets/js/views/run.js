@@ -147,7 +147,7 @@ class View {
   async #doctor() {
     this.doctored = Math.floor(this.metrics.last / DOCTOR_EVERY);
     const host = this.doctor.childElementCount ? h("div", {}) : this.doctor;
-    const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, "No symptoms found."), facts && h("p", { class: "muted facts" }, plain(facts))].filter(Boolean), this.signal);
+    const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts, note }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, note ? "Nothing yet." : "No symptoms found."), [facts, note].filter(Boolean).map((text) => h("p", { class: "muted facts" }, `${plain(text)}.`.replace("..", ".")))].filter(Boolean), this.signal);
     if (!said) return;
     if (host !== this.doctor) put(this.doctor, ...host.children);
     this.marked = [...new Set([...this.marked, ...said.findings.map((one) => one.step).filter(Number.isFinite)])];
@@ -156,7 +156,7 @@ class View {
 
   #finding(one) {
     const step = Number.isFinite(one.step) && h("a", { href: this.curves.pathOf(one.step) }, `Trees of step ${one.step}`);
-    return h("li", { class: /error|bad|high|critical/i.test(one.severity) ? "finding bad" : "finding" }, h("p", {}, h("strong", {}, plain(one.sentence))), one.remedy && h("p", {}, plain(one.remedy)), h("p", { class: "small" }, step, step && one.link && " · ", one.link && link(one.link, `More on ${plain(one.rule)}`)));
+    return h("li", { class: /error|bad|high|critical/i.test(one.severity) ? "finding bad" : "finding" }, h("p", {}, h("strong", {}, plain(one.sentence))), one.remedy && h("p", {}, plain(one.remedy)), h("p", { class: "small" }, step, step && one.link && " · ", one.link && more(one)));
   }
 
   #treesBox() {
@@ -193,4 +193,10 @@ class View {
     this.recipe.textContent = asYaml(document.recipe).trim();
     return h("details", { class: "box" }, h("summary", {}, "Configuration, as resolved"), this.recipe);
   }
+}
+
+// Pages of the documentation are named by their path in it; addresses of this page and of the web are links.
+function more(finding) {
+  const known = /^(\/|https?:\/\/)/.test(finding.link);
+  return known ? link(finding.link, `More on ${plain(finding.rule)}`) : ["More on ", plain(finding.rule), ": ", h("code", {}, plain(finding.link))];
 }

@@ -14,7 +14,8 @@ import { stateWord, table } from "./parts.js";
 const LOOK_MS = 1000;
 const MEMBERS_MS = 5000;
 const MOST_RUNS = 5;
-const WELL = new Set(["RUNNING", "SERVING", "UP", "READY", "HEALTHY", "OK", "STARTING", "STOPPED", "DONE", "ENDED"]);
+// States that the supervisor gives to processes on purpose; dead, ended, waiting and given up are not.
+const WELL = new Set(["ready", "starting", "stopped"]);
 
 export function mountSystem(root, params, query, signal) {
   title("System");
@@ -23,14 +24,14 @@ export function mountSystem(root, params, query, signal) {
 
 /** Return whether a process is not as it should be. */
 export function isDown(process) {
-  const word = (text) => String(text ?? "").toUpperCase();
-  return [process.state, process.health].some((text) => word(text) !== "" && word(text) !== "UNKNOWN" && !WELL.has(word(text)));
+  return !WELL.has(process.state);
 }
 
 class View {
   constructor(root, signal) {
     this.signal = signal;
     this.alarm = h("div", { class: "alarm", role: "alert", hidden: true });
+    this.missing = h("p", { class: "cause", role: "status", hidden: true });
     this.processes = h("div", {}, loading("processes", 5));
     this.queues = h("div", {}, loading("queues", 3));
     this.store = h("div", {});
@@ -38,7 +39,7 @@ class View {
     this.letters = h("div", {});
     this.shown = {};
     const box = (name, host) => h("section", { class: "box" }, h("h2", {}, name), host);
-    root.append(h("div", { class: "head" }, h("h1", {}, "System")), this.alarm, box("Processes", this.processes), box("Members", this.members), box("Queues", this.queues), box("Dead letters", this.letters), box("Store", this.store));
+    root.append(h("div", { class: "head" }, h("h1", {}, "System")), this.alarm, this.missing, box("Processes", this.processes), box("Members", this.members), box("Queues", this.queues), box("Dead letters", this.letters), box("Store", this.store));
   }
 
   start() {
@@ -53,6 +54,8 @@ class View {
       this.#changed("queues", system.queues, () => this.#queues(system.queues));
       this.#changed("store", system.store, () => this.#store(system.store));
       this.#changed("dead", system.dead, () => this.#dead(system.dead));
+      this.missing.hidden = !system.missing?.length;
+      this.missing.textContent = (system.missing ?? []).map((words) => `${plain(words)}.`).join(" ");
     } catch (error) {
       if (left(error)) return;
       this.shown = {};
@@ -87,8 +90,8 @@ class View {
       "tr",
       { class: bad ? "bad" : "" },
       h("th", { scope: "row" }, plain(process.name)),
-      h("td", {}, bad ? h("span", { class: "state-word down" }, `down: ${plain(process.state).toLowerCase()}`) : stateWord(process.state)),
-      h("td", {}, plain(process.health ?? "unknown").toLowerCase().replaceAll("_", " ")),
+      h("td", {}, bad ? h("span", { class: "state-word down" }, `down: ${plain(process.state)}`) : stateWord(process.state)),
+      h("td", {}, plain(process.health ?? "unknown")),
       h("td", {}, process.run_id ? h("a", { href: runPath(process.run_id) }, plain(process.run_id)) : "–"),
       h("td", { class: "num" }, process.pid === null ? "–" : String(process.pid)),
       h("td", { class: "num" }, count(process.restarts)),
@@ -121,7 +124,7 @@ class View {
 
   #letter(letter) {
     const button = h("button", { type: "button", "aria-label": `Replay ${plain(letter.id)}`, on: { click: () => this.#replay(letter, button) } }, "Replay");
-    return h("tr", {}, h("td", { class: "wide" }, plain(letter.reason)), h("td", { class: "wide" }, plain(letter.subject)), h("td", {}, plain(letter.service)), h("td", {}, moment(letter.when)), h("td", { class: "num" }, bytes(letter.bytes)), h("td", {}, button));
+    return h("tr", {}, h("td", { class: "wide" }, plain(letter.reason)), h("td", { class: "wide" }, plain(letter.subject)), h("td", {}, plain(letter.service)), h("td", {}, moment(letter.when)), h("td", { class: "num" }, bytes(letter.bytes)), h("td", {}, letter.replayed ? h("span", { class: "muted" }, "replayed") : button));
   }
 
   async #replay(letter, button) {
@@ -130,7 +133,7 @@ class View {
     try {
       await act("POST", `/api/dead/${encodeURIComponent(letter.id)}/replay`);
       say("Replayed.");
-      await this.#look();
+      await this.#dead(Number.parseInt(this.shown.dead, 10));
     } catch (error) {
       button.disabled = false;
       if (!left(error)) button.after(h("p", { class: "cause", role: "alert" }, plain(error.message)));

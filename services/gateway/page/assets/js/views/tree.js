@@ -69,7 +69,7 @@ class View {
     const place = document.run_id + document.tree_id;
     if (this.place !== place) {
       this.place = place;
-      const of = h("a", { href: `${runs}/trees?row=${encodeURIComponent(document.row ?? "")}` }, "Trees of this row");
+      const of = h("a", { href: `${runs}/trees?purpose=all&row=${encodeURIComponent(document.row ?? "")}` }, "Trees of this row");
       put(this.crumbs, h("a", { href: "/runs" }, "Runs"), h("a", { href: runs }, plain(document.run_id)), h("a", { href: `${runs}/trees` }, "Trees"), document.row !== null && of);
     }
     if (!this.node) this.panel.showTree(document);

@@ -8,11 +8,12 @@ import { setQuery, title } from "../router.js";
 import { empty, failed, loading } from "../states.js";
 import { plain } from "../text.js";
 import { VirtualList } from "../virtual.js";
-import { stateWord } from "./parts.js";
+import { rowName, stateWord } from "./parts.js";
 
 const PAGE = 100;
 const TYPING_MS = 300;
 const ROW_HEIGHT = 48;
+const ROW = /^[0-9a-f]{64}$/i;
 const PURPOSES = [["train", "Training"], ["eval", "Evaluation"], ["all", "Both"]];
 const STATES = ["GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED"];
 const COLUMNS = ["Tree", "State", "Policy step", "Leaves", "Tokens", "Reward", "Row", "Opened"];
@@ -50,7 +51,7 @@ class View {
       field("Purpose", "purpose", select(PURPOSES)),
       field("State", "state", select([["", "Any"], ...STATES.map((state) => [state, state.toLowerCase()])])),
       field("Policy step", "policy_step", text("number", "any")),
-      field("Row", "row", text("text", "any")),
+      field("Row", "row", text("text", "digest")),
       h("button", { type: "button", on: { click: () => this.begin() } }, "Refresh"),
     );
   }
@@ -62,6 +63,10 @@ class View {
 
   #filter(name, value) {
     if (this.signal.aborted) return;
+    if (name === "row" && value && !ROW.test(value)) {
+      this.note.textContent = "A row is named by the 64 hex digits of its digest: a tree's page has a link to the trees of its row.";
+      return;
+    }
     this.filters[name] = value;
     setQuery({ [name]: name === "purpose" && value === "train" ? null : value });
     this.begin();
@@ -123,7 +128,7 @@ function row(tree) {
     cell(count(tree.leaves)),
     cell(count(tree.sampled_tokens)),
     cell(fixed(tree.mean_reward, 3)),
-    cell(plain(tree.row), tree.label && h("span", { class: "muted" }, ` ${plain(tree.label)}`)),
+    cell(rowName(tree.row), tree.label && h("span", { class: "muted" }, ` ${plain(tree.label)}`)),
     cell(moment(tree.opened)),
   );
 }
