@@ -2,6 +2,7 @@
 
 import json
 import mimetypes
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -120,14 +121,24 @@ class Handler(BaseHTTPRequestHandler):
                 gateway.streams -= 1
 
 
+class Server(ThreadingHTTPServer):
+    """A server that is quiet about browsers that leave."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what is not a connection that was closed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Fake:
     """A running fake: `address` is its root."""
 
     def __init__(self, port: int = 0) -> None:
         self.gateway = Gateway()
         handler = type("Bound", (Handler,), {"gateway": self.gateway})
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", port), handler)
         self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()

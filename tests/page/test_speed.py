@@ -1,5 +1,6 @@
 """Times and sizes in a browser. They compare times, so nothing runs beside them."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -14,13 +15,7 @@ MOST_LAYOUT_MS = 200
 MOST_TASK_MS = 50
 MOST_ELEMENTS = 1500
 MOST_HEAP_BYTES = 5_000_000
-WATCH = """
-window.longTasks = [];
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) window.longTasks.push(entry.duration);
-}).observe({ type: 'longtask', buffered: true });
-"""
-
+TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline", "toplevel", "__metadata"]
 FIRST = """
 window.firstRow = 0;
 new MutationObserver((_, watch) => {
@@ -53,18 +48,37 @@ def test_the_first_row_is_there_within_a_second(browser: Browser, fake: Fake) ->
     assert first < 1000
 
 
-def test_a_thousand_leaves_are_laid_out_and_scroll_smoothly(view: Open) -> None:
-    page = view("/trees/large")
+def tasks(browser: Browser) -> list[tuple[float, float]]:
+    """Return the main thread's tasks since tracing began: processor and wall time in ms.
+
+    On a busy machine the wall time of a task is mostly that of others.
+    """
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    main = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"].get("name") == "CrRendererMain"
+    }
+    found = [
+        (event["tdur"] / 1000, event["dur"] / 1000)
+        for event in events
+        if event["name"] == "RunTask" and (event["pid"], event["tid"]) in main and "tdur" in event
+    ]
+    assert len(found) > 100, "the trace holds the main thread's tasks"
+    return sorted(found, reverse=True)
+
+
+def test_a_thousand_leaves_are_laid_out_and_scroll_smoothly(
+    browser: Browser, fake: Fake, view: Open
+) -> None:
+    page = view("/runs")
+    browser.start_tracing(page=page, categories=TRACED)
+    page.goto(fake.address + "/trees/large")
     expect(page.locator(".card").first).to_be_visible()
-    page.wait_for_timeout(500)
-    page.evaluate(WATCH)
-    page.wait_for_timeout(200)
-    page.evaluate("longTasks.length = 0")
     page.locator(".stage").focus()
     page.keyboard.press("e")
     page.wait_for_timeout(500)
     layout = page.evaluate("performance.getEntriesByName('tree-layout')[0].duration")
-    assert layout < MOST_LAYOUT_MS
     page.locator(".stage").hover()
     most = 0
     for turn in range(120):
@@ -76,10 +90,11 @@ def test_a_thousand_leaves_are_laid_out_and_scroll_smoothly(view: Open) -> None:
         page.keyboard.press(key)
         page.wait_for_timeout(60)
         most = max(most, elements(page))
+    longest = tasks(browser)[:3]
+    print(f"layout {layout:.1f} ms, elements {most}, tasks {longest}")
+    assert layout < MOST_LAYOUT_MS
     assert most <= MOST_ELEMENTS
-    tasks = page.evaluate("longTasks")
-    print(f"layout {layout:.1f} ms, elements {most}, long tasks {tasks}")
-    assert max(tasks, default=0) <= MOST_TASK_MS
+    assert longest[0][0] <= MOST_TASK_MS
 
 
 def test_a_long_stream_leaves_heap_elements_and_streams_as_they_were(

@@ -6,12 +6,6 @@ import { route, start, title } from "./router.js";
 import { takeToken } from "./session.js";
 import { empty } from "./states.js";
 import { themeSwitch } from "./theme.js";
-import { mountCompare } from "./views/compare.js";
-import { mountRun } from "./views/run.js";
-import { mountRuns } from "./views/runs.js";
-import { mountSystem } from "./views/system.js";
-import { mountTree } from "./views/tree.js";
-import { mountTrees } from "./views/trees.js";
 
 takeToken();
 
@@ -22,14 +16,17 @@ document.getElementById("top").append(
   themeSwitch(),
 );
 
-route(/^\/(runs\/?)?$/, mountRuns);
-route(/^\/compare\/?$/, mountCompare);
-route(/^\/system\/?$/, mountSystem);
-route(/^\/runs\/(?<run>[^/]+)\/?$/, mountRun);
-route(/^\/runs\/(?<run>[^/]+)\/trees\/?$/, mountTrees);
-route(/^\/trees\/(?<tree>[^/]+)\/?$/, mountTree);
-route(/^/, (root) => {
-  title("Not found");
-  root.append(empty("There is nothing at this address", h("a", { href: "/runs" }, "All runs")));
-});
+// Each view is fetched when it is opened: the first one waits for no other.
+route(/^\/(runs\/?)?$/, () => import("./views/runs.js"));
+route(/^\/compare\/?$/, () => import("./views/compare.js"));
+route(/^\/system\/?$/, () => import("./views/system.js"));
+route(/^\/runs\/(?<run>[^/]+)\/?$/, () => import("./views/run.js"));
+route(/^\/runs\/(?<run>[^/]+)\/trees\/?$/, () => import("./views/trees.js"));
+route(/^\/trees\/(?<tree>[^/]+)\/?$/, () => import("./views/tree.js"));
+route(/^/, async () => ({
+  mount(root) {
+    title("Not found");
+    root.append(empty("There is nothing at this address", h("a", { href: "/runs" }, "All runs")));
+  },
+}));
 start();

@@ -1,12 +1,14 @@
 // Views by path. A view that is left gets its signal aborted: streams, timers and listeners end.
 
+import { failed, loading } from "./states.js";
+
 const routes = [];
 let controller = null;
 let shown = null;
 
-/** Add a view: `pattern` has named groups, `mount` is called with (root, params, query, signal). */
-export function route(pattern, mount) {
-  routes.push([pattern, mount]);
+/** Add a view: `pattern` has named groups, `load` gets a module with mount(root, params, query, signal). */
+export function route(pattern, load) {
+  routes.push([pattern, load]);
 }
 
 /** Go to an address of this page. */
@@ -66,12 +68,29 @@ function show() {
     root.focus({ preventScroll: true });
     scrollTo(0, 0);
   }
-  for (const [pattern, mount] of routes) {
+  for (const [pattern, load] of routes) {
     const match = pattern.exec(location.pathname);
     if (match) {
       const params = Object.fromEntries(Object.entries(match.groups ?? {}).map(([key, value]) => [key, decodeURIComponent(value)]));
-      mount(root, params, new URLSearchParams(location.search), controller.signal);
+      open(load, root, params, controller.signal);
       return;
     }
   }
+}
+
+async function open(load, root, params, signal) {
+  const query = new URLSearchParams(location.search);
+  root.append(loading("the view"));
+  let view = null;
+  try {
+    view = await load();
+  } catch (error) {
+    console.error(error);
+    const words = new Error("This view cannot be fetched. Is the gateway still running?");
+    if (!signal.aborted) root.replaceChildren(failed(words, () => location.reload()));
+    return;
+  }
+  if (signal.aborted) return;
+  root.replaceChildren();
+  view.mount(root, params, query, signal);
 }

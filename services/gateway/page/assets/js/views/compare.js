@@ -14,7 +14,7 @@ import { table } from "./parts.js";
 
 const MOST = 8;
 
-export function mountCompare(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   title("Compare");
   const runs = (query.get("runs") ?? "").split(",").filter(Boolean).slice(0, MOST);
   const host = h("div", { class: "stack" });

@@ -16,7 +16,7 @@ import { stateWord, table, treeRow } from "./parts.js";
 const DOCTOR_EVERY = 10;
 const TREES_EVERY_MS = 5000;
 
-export function mountRun(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   title(params.run);
   const view = new View(root, params.run, query, signal);
   view.start();

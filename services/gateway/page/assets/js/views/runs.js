@@ -1,9 +1,9 @@
 // All runs: their state, steps, reward and time; two or more of them go to one chart.
 
 import { get, left } from "../api.js";
-import { sparkline } from "../chart.js";
 import { h, put } from "../dom.js";
 import { duration, fixed, moment } from "../format.js";
+import { sparkline } from "../lines.js";
 import { runPath } from "../paths.js";
 import { go, title } from "../router.js";
 import { Metrics } from "../series.js";
@@ -16,7 +16,7 @@ import { stateWord, table } from "./parts.js";
 const AT_ONCE = 2;
 const LOOK_MS = 3000;
 
-export function mountRuns(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   title("Runs");
   const chosen = new Set();
   const compare = h("button", { type: "button", class: "primary", disabled: true, on: { click: () => go(`/compare?runs=${[...chosen].map(encodeURIComponent).join(",")}`) } }, "Compare");

@@ -17,7 +17,7 @@ const MOST_RUNS = 5;
 // States that the supervisor gives to processes on purpose; dead, ended, waiting and given up are not.
 const WELL = new Set(["ready", "starting", "stopped"]);
 
-export function mountSystem(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   title("System");
   new View(root, signal).start();
 }

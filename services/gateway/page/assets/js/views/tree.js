@@ -16,7 +16,7 @@ import { onTheme } from "../theme.js";
 
 const OTHERS = 50;
 
-export function mountTree(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   root.className = "tree-view";
   title(`Tree ${short(params.tree)}`);
   const measure = MEASURES.some(([name]) => name === query.get("colour")) ? query.get("colour") : "value";

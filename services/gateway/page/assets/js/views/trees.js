@@ -18,7 +18,7 @@ const PURPOSES = [["train", "Training"], ["eval", "Evaluation"], ["all", "Both"]
 const STATES = ["GROWING", "SCORING", "CLOSED", "CONSUMED", "DROPPED"];
 const COLUMNS = ["Tree", "State", "Policy step", "Leaves", "Tokens", "Reward", "Row", "Opened"];
 
-export function mountTrees(root, params, query, signal) {
+export function mount(root, params, query, signal) {
   title(`Trees of ${params.run}`);
   root.className = "list-view";
   new View(root, params.run, query, signal).begin();
