@@ -112,6 +112,9 @@ class Handler(BaseHTTPRequestHandler):
                 )
                 self.wfile.write(text.encode())
                 last = now
+                if parts[1] == "trees" and now["state"] not in ("GROWING", "SCORING"):
+                    self.wfile.write(b'event: over\ndata: {"reason": null, "message": null}\n\n')
+                    return
                 with gateway.changed:
                     gateway.changed.wait(0.3)
         except (BrokenPipeError, ConnectionResetError):

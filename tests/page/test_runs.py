@@ -44,6 +44,9 @@ def test_a_run_shows_curves_doctor_trees_members_and_recipe(
     expect(page.locator(".chart canvas")).to_have_count(5)
     expect(page.locator(".figures")).to_contain_text("87.8 % to 98.9 %")
     expect(page.locator(".finding")).to_contain_text("Reward fell")
+    expect(page.locator("p.facts")).to_have_text(
+        "The trees share 86 % of their tokens, 4,560 of 5,284 a step."
+    )
     expect(page.get_by_role("link", name="Trees of step 23")).to_be_visible()
     expect(page.get_by_role("region", name="Newest trees").locator("tbody tr")).to_have_count(8)
     expect(page.get_by_role("region", name="Members")).to_contain_text("rollout-0")

@@ -74,7 +74,7 @@ export class Chart {
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 8 } },
       scales: { x: { time: false, range: () => this.#steps() }, y: this.range ? { range: this.range } : {} },
-      axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 48, values: (u, ticks) => ticks.map((tick) => this.show(tick)) }],
+      axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 48, values: (u, ticks, index, space, step) => ticks.map((tick) => (this.show === number ? ofStep(tick, step) : this.show(tick))) }],
       series: [{}, ...lines, ...bounds],
       bands: this.interval ? [{ series: [3, 2], fill: `${lineColour(0)}33` }] : [],
       hooks: { setCursor: [(u) => this.#read(u.cursor.idx ?? this.data[0].length - 1)], draw: [(u) => this.#drawMarks(u)] },
@@ -142,6 +142,12 @@ export class Chart {
     const step = this.data[0][index];
     if (this.pick && step !== undefined) this.pick(step);
   }
+}
+
+// A tick with as many decimals as tell it from the next one.
+function ofStep(tick, step) {
+  if (Math.abs(tick) >= 10000) return tick.toExponential(1);
+  return tick.toFixed(Math.min(6, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
 }
 
 /** Return a small line in the colour of a line. */

@@ -1,8 +1,8 @@
 // What a part of a view shows before, or instead of, its data.
 
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 import { left } from "./api.js";
-import { plain } from "./text.js";
+import { sentence } from "./text.js";
 
 /** Return lines that stand for what is on its way. */
 export function loading(what, lines = 3) {
@@ -14,7 +14,7 @@ export function failed(error, retry) {
   return h(
     "div",
     { class: "state failed", role: "alert" },
-    h("p", {}, plain(error.message)),
+    h("p", {}, sentence(error.message)),
     retry && h("button", { type: "button", on: { click: retry } }, "Try again"),
   );
 }
@@ -32,7 +32,7 @@ export async function fill(host, what, fetch, render, signal) {
     const data = await fetch();
     if (signal.aborted) return null;
     const content = render(data);
-    if (content) host.replaceChildren(...[content].flat());
+    if (content) put(host, content);
     return data;
   } catch (error) {
     if (!left(error) && !signal.aborted) host.replaceChildren(failed(error, () => fill(host, what, fetch, render, signal)));

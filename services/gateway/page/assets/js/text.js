@@ -12,6 +12,13 @@ export function plain(text) {
   });
 }
 
+/** Return a text as a sentence: its first letter large, a full stop at its end. */
+export function sentence(text) {
+  const words = plain(text).trim();
+  const end = /[.!?…:]$/.test(words) || !words ? "" : ".";
+  return words.charAt(0).toUpperCase() + words.slice(1) + end;
+}
+
 /** Return the beginning of a text on one line, of at most `most` characters; line ends are ⏎. */
 export function beginning(text, most) {
   const line = plain(String(text ?? "").slice(0, most * 4)).trim().replace(/\s*\n\s*/g, " ⏎ ").replace(/\s+/g, " ");

@@ -2,7 +2,7 @@
 
 import { h, icon } from "../dom.js";
 import { count, DASH, fixed, plural } from "../format.js";
-import { beginning } from "../text.js";
+import { beginning, plain } from "../text.js";
 import { isCall, textOf, valueOf } from "./model.js";
 import { inkOn } from "./scale.js";
 
@@ -14,6 +14,14 @@ export function shapeOf(node) {
   if (node.data.kind === "TOOL") return "answer";
   if (node.data.kind === "FORCED") return "forced";
   return isCall(node) ? "call" : "policy";
+}
+
+/** Return why a node begins or ends as it does, in a few words, with a mark: how it ends comes first. */
+export function reasonOf(data) {
+  const reasons = plain(data.why).split("; ");
+  const ending = reasons.find((words) => /pruned|ended|cut|stopped|reached/i.test(words));
+  const words = (ending ?? reasons[0]).replace(/^plan \d+ of claim \d+ /, "").replace(/^the tree policy /, "");
+  return { mark: ending ? "cut" : "fork", words: words.charAt(0).toUpperCase() + words.slice(1) };
 }
 
 const MARKS = { call: ["tool", "Tool call"], answer: ["answer", "Tool's answer"], forced: ["right", "Given, not sampled"], prompt: ["list", "Prompt"] };
@@ -83,8 +91,8 @@ function meta(node, open, scale) {
   const shape = shapeOf(node);
   const found = [];
   if (MARKS[shape]) found.push(icon(MARKS[shape][0]));
-  const cut = data.finish === "PRUNED" || data.finish === "ABORTED";
-  if (data.why) found.push(icon(cut ? "cut" : "fork"), data.why);
+  const reason = data.why && reasonOf(data);
+  if (reason) found.push(icon(reason.mark), reason.words);
   else if (node.children.length && !open) found.push(plural(node.leaves, "leaf", "leaves"));
   else {
     const ending = node.children.length ? "" : (FINISH[data.finish] ?? "");

@@ -49,12 +49,13 @@ export class Pane {
     });
     this.stage.host.addEventListener("keydown", (event) => this.#key(event), { signal: this.signal });
     this.stage.host.addEventListener("focus", () => this.#focused(), { signal: this.signal });
+    this.nothing = h("p", { class: "nothing" }, "Nothing is sampled yet. Segments appear here as they come.");
     this.stage.arrange();
     this.#told(document);
     if (document.state === "GROWING" || document.state === "SCORING") {
       follow(`/api/trees/${encodeURIComponent(this.id)}/events`, { tree: (next) => this.#grown(next) }, this.signal);
     }
-    return this.stage.host;
+    return [this.stage.host, this.nothing];
   }
 
   #grown(document) {
@@ -64,6 +65,7 @@ export class Pane {
     this.scale = scaleOf(this.measure, [this.model], dark());
     this.stage.scale = this.scale;
     this.stage.arrange(fresh);
+    if (!this.stage.fitted) this.stage.fit(READABLE);
     this.#told(document);
     if (fresh.length) say(`${plural(fresh.length, "new segment")}, ${plural(this.model.leaves, "leaf", "leaves")} now.`);
   }
@@ -71,6 +73,7 @@ export class Pane {
   #told(document) {
     const parts = [document.policy && plain(document.policy), stepsOf(this.model), plural(this.model.leaves, "leaf", "leaves"), `mean reward ${fixed(document.reward_mean, 3)}`];
     this.caption.replaceChildren(h("span", { class: `state-word ${document.state.toLowerCase()}` }, plain(document.state.toLowerCase())), ` ${parts.filter(Boolean).join(" · ")}`);
+    this.nothing.hidden = this.model.root !== null;
     this.changed(this, document);
   }
 

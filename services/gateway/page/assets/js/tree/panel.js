@@ -5,8 +5,8 @@ import { h, icon, link, put, say } from "../dom.js";
 import { count, fixed, moment, number, signed } from "../format.js";
 import { runPath, treesOfStep } from "../paths.js";
 import { failed, loading } from "../states.js";
-import { plain } from "../text.js";
-import { shapeOf } from "./card.js";
+import { plain, sentence } from "../text.js";
+import { reasonOf, shapeOf } from "./card.js";
 import { tokenHeat } from "./heat.js";
 import { textOf, valueOf } from "./model.js";
 
@@ -49,7 +49,7 @@ export class Panel {
       h("h2", {}, "This tree"),
       h("p", { class: "muted" }, "Choose a segment to see its text, scores and lineage."),
       definitions(facts),
-      document.advantage_note && h("p", { class: "muted" }, `${plain(document.advantage_note)}.`),
+      document.advantage_note && h("p", { class: "muted" }, sentence(document.advantage_note)),
       section("Prompt", (document.messages ?? []).map((message) => h("div", { class: "message" }, h("h4", {}, plain(message.role)), h("p", { class: "prose", dir: "auto" }, plain(message.content))))),
       trace(document.trace_id),
       commands({ tree: `banyan trees show ${document.tree_id}`, picture: `banyan trees draw ${document.tree_id} -o tree.svg` }),
@@ -64,7 +64,7 @@ export class Panel {
     put(
       this.element,
       h("div", { class: "panel-head" }, h("h2", {}, NAMES[shapeOf(node)]), h("button", { type: "button", class: "quiet", "aria-label": "Close the details", on: { click: this.close } }, icon("close"))),
-      data.why && h("p", { class: "why" }, icon(data.finish === "PRUNED" || data.finish === "ABORTED" ? "cut" : "fork"), plain(data.why)),
+      data.why && h("p", { class: "why" }, icon(reasonOf(data).mark), sentence(data.why)),
       numbers(node),
       rest,
     );
@@ -118,7 +118,7 @@ function textParts(segment, { data }, signal) {
   const whole = own.length === (segment.tokens ?? []).length;
   const part = !whole && h("p", { class: "muted" }, `Tokens ${data.start} to ${data.stop} of the segment's ${segment.tokens.length}.`);
   if (own.length && own.every((token) => token.text !== null)) return [...tokenHeat(own, signal), part];
-  return [h("p", { class: "prose", dir: "auto" }, plain(segment.text)), part, segment.token_texts && h("p", { class: "muted" }, `${plain(segment.token_texts)}.`)];
+  return [h("p", { class: "prose", dir: "auto" }, plain(segment.text)), part, segment.token_texts && h("p", { class: "muted" }, sentence(segment.token_texts))];
 }
 
 function scores(list, leaf) {

@@ -66,7 +66,7 @@ function ends(measure, low, high) {
     return Number.isFinite(size) && size > 0 ? [-size, size] : [-1, 1];
   }
   if (measure === "value") return low >= 0 && high <= 1 ? [0, 1] : Number.isFinite(low) ? [low, high] : [0, 1];
-  if (measure === "entropy") return [0, Number.isFinite(high) && high > 0 ? high : 1];
+  if (measure === "entropy") return Number.isFinite(low) ? [low, high] : [0, 1];
   return Number.isFinite(low) ? [low, high] : [0, 0];
 }
 

@@ -140,7 +140,7 @@ export class Stage {
   }
 
   fit(least) {
-    if (!this.width) return;
+    if (!this.width || !this.items.length) return;
     this.fitted = true;
     const { width, height } = this.world;
     this.camera.fit(width, height, this.width, this.height, least);

@@ -4,7 +4,7 @@ import { act, left } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h, put, say } from "../dom.js";
 import { go } from "../router.js";
-import { plain } from "../text.js";
+import { plain, sentence } from "../text.js";
 
 const RESUMABLE = new Set(["PAUSED", "FAILED"]);
 
@@ -29,7 +29,7 @@ export function actions(run, done) {
         say(`${label}: done.`);
         after();
       } catch (error) {
-        put(line, left(error) ? "" : plain(error.message));
+        put(line, left(error) ? "" : sentence(error.message));
       }
       element.disabled = false;
     }

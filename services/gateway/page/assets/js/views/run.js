@@ -8,7 +8,7 @@ import { title } from "../router.js";
 import { Metrics } from "../series.js";
 import { empty, failed, fill } from "../states.js";
 import { follow } from "../stream.js";
-import { asYaml, plain } from "../text.js";
+import { asYaml, plain, sentence } from "../text.js";
 import { actions } from "./actions.js";
 import { Curves } from "./curves.js";
 import { stateWord, table, treeRow } from "./parts.js";
@@ -70,7 +70,7 @@ class View {
       this.headText = text;
       put(
         this.head,
-        h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: "/runs" }, "Runs")), h("h1", {}, plain(run.name || run.run_id)), h("p", { class: "muted wrap" }, stateWord(run.state), ` ${plain(run.run_id)} · ${what}`), run.cause && h("p", { class: "cause" }, plain(run.cause))),
+        h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: "/runs" }, "Runs")), h("h1", {}, plain(run.name || run.run_id)), h("p", { class: "muted wrap" }, stateWord(run.state), ` ${plain(run.run_id)} · ${what}`), run.cause && h("p", { class: run.state === "FAILED" ? "cause" : "muted wrap" }, sentence(run.cause))),
         actions(run, () => this.#reload()),
       );
     }
@@ -147,7 +147,7 @@ class View {
   async #doctor() {
     this.doctored = Math.floor(this.metrics.last / DOCTOR_EVERY);
     const host = this.doctor.childElementCount ? h("div", {}) : this.doctor;
-    const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts, note }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, note ? "Nothing yet." : "No symptoms found."), [facts, note].filter(Boolean).map((text) => h("p", { class: "muted facts" }, `${plain(text)}.`.replace("..", ".")))].filter(Boolean), this.signal);
+    const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts, note }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, note ? "Nothing yet." : "No symptoms found."), [facts, note].filter(Boolean).map((text) => h("p", { class: "muted facts" }, sentence(text)))].filter(Boolean), this.signal);
     if (!said) return;
     if (host !== this.doctor) put(this.doctor, ...host.children);
     this.marked = [...new Set([...this.marked, ...said.findings.map((one) => one.step).filter(Number.isFinite)])];
@@ -156,7 +156,7 @@ class View {
 
   #finding(one) {
     const step = Number.isFinite(one.step) && h("a", { href: this.curves.pathOf(one.step) }, `Trees of step ${one.step}`);
-    return h("li", { class: /error|bad|high|critical/i.test(one.severity) ? "finding bad" : "finding" }, h("p", {}, h("strong", {}, plain(one.sentence))), one.remedy && h("p", {}, plain(one.remedy)), h("p", { class: "small" }, step, step && one.link && " · ", one.link && more(one)));
+    return h("li", { class: /error|bad|high|critical/i.test(one.severity) ? "finding bad" : "finding" }, h("p", {}, h("strong", {}, sentence(one.sentence))), one.remedy && h("p", {}, sentence(one.remedy)), h("p", { class: "small" }, step, step && one.link && " · ", one.link && more(one)));
   }
 
   #treesBox() {

@@ -8,7 +8,7 @@ import { runPath } from "../paths.js";
 import { title } from "../router.js";
 import { empty, failed, loading } from "../states.js";
 import { poll } from "../stream.js";
-import { plain } from "../text.js";
+import { plain, sentence } from "../text.js";
 import { stateWord, table } from "./parts.js";
 
 const LOOK_MS = 1000;
@@ -55,7 +55,7 @@ class View {
       this.#changed("store", system.store, () => this.#store(system.store));
       this.#changed("dead", system.dead, () => this.#dead(system.dead));
       this.missing.hidden = !system.missing?.length;
-      this.missing.textContent = (system.missing ?? []).map((words) => `${plain(words)}.`).join(" ");
+      this.missing.textContent = (system.missing ?? []).map(sentence).join(" ");
     } catch (error) {
       if (left(error)) return;
       this.shown = {};
@@ -106,7 +106,7 @@ class View {
   }
 
   #store(store) {
-    put(this.store, h("dl", { class: "figures" }, Object.entries(store ?? {}).map(([name, value]) => h("div", {}, h("dt", {}, plain(name).replaceAll("_", " ")), h("dd", {}, /bytes/.test(name) ? bytes(value) : typeof value === "number" ? count(value) : plain(value))))));
+    put(this.store, h("dl", { class: "figures counts" }, Object.entries(store ?? {}).sort(([a], [b]) => a.localeCompare(b)).map(([name, value]) => h("div", {}, h("dt", {}, plain(name).replaceAll("_", " ")), h("dd", {}, /bytes/.test(name) ? bytes(value) : typeof value === "number" ? count(value) : plain(value))))));
   }
 
   async #dead(many) {
@@ -136,7 +136,7 @@ class View {
       await this.#dead(Number.parseInt(this.shown.dead, 10));
     } catch (error) {
       button.disabled = false;
-      if (!left(error)) button.after(h("p", { class: "cause", role: "alert" }, plain(error.message)));
+      if (!left(error)) button.after(h("p", { class: "cause", role: "alert" }, sentence(error.message)));
     }
   }
 
