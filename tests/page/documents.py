@@ -290,19 +290,19 @@ def summary(index: int, total: int) -> Document:
     }
 
 
-def processes(names: tuple[str, ...], killed: set[str], hostile: bool) -> list[Document]:
-    """Return processes; those in `killed` have ended."""
+def processes(names: tuple[str, ...], killed: set[str], back: set[str]) -> list[Document]:
+    """Return processes; those in `killed` have ended, those in `back` have been started again."""
     return [
         {
             "name": name,
             "service": name.split("-")[0],
-            "run_id": HOSTILE[1] if hostile else "quickstart-982fd965",
+            "run_id": "quickstart-982fd965",
             "pid": None if name in killed else 4000 + i,
-            "state": "dead" if name in killed else "ready",
+            "state": "dead" if name in killed else "starting" if name in back else "ready",
             "since": STARTED,
-            "restarts": 1 if name in killed else 0,
+            "restarts": int(name in killed or name in back),
             "health": "does not serve" if name in killed else "serves",
-            "last_words": "killed by signal 9" if name in killed else None,
+            "last_words": "killed by signal 9" if name in killed or name in back else None,
         }
         for i, name in enumerate(names)
     ]

@@ -20,6 +20,7 @@ class Gateway:
         self.steps: dict[str, int] = {RUN: 40, LIVE: 12, HOSTILE: 5, "second-55667788": 40}
         self.trees: dict[str, docs.Document] = {}
         self.killed: set[str] = set()
+        self.back: set[str] = set()
         self.broken: dict[str, tuple[int, str, str]] = {}
         self.delay: dict[str, float] = {}
         self.actions: list[tuple[str, str, Any]] = []
@@ -206,7 +207,7 @@ class Gateway:
                     "unacknowledged": 3,
                 }
                 return {
-                    "processes": docs.processes(NAMES, self.killed, False),
+                    "processes": docs.processes(NAMES, self.killed, self.back),
                     "queues": [queue],
                     "store": {"trees": TREES, "segments": 812_345, "bytes": 734_003_200},
                     "dead": self.letters,

@@ -30,6 +30,18 @@ def test_a_killed_process_stands_out_within_three_seconds(
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+def test_one_that_was_started_again_at_once_stands_out_too(view: Open, fake: Fake) -> None:
+    page = view("/system")
+    rows = page.get_by_role("region", name="Processes").locator("tbody tr")
+    expect(rows).to_have_count(6)
+    fake.gateway.back.add("rollout-1")
+    begun = time.monotonic()
+    alarm = page.get_by_role("alert")
+    expect(alarm).to_contain_text("Ended and started again: rollout-1 (killed by signal 9)")
+    assert time.monotonic() - begun < 3
+    expect(rows.first).to_contain_text("starting again")
+
+
 def test_queues_members_and_counts(view: Open) -> None:
     page = view("/system")
     expect(page.get_by_role("region", name="Queues")).to_contain_text("12")

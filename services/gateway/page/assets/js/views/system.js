@@ -22,6 +22,10 @@ export function mount(root, params, query, signal) {
   new View(root, signal).start();
 }
 
+// The supervisor starts a killed process again within a fraction of a second, so what was killed
+// stands out for a while after it is back.
+const REMEMBERED_MS = 60000;
+
 /** Return whether a process is not as it should be. */
 export function isDown(process) {
   return !WELL.has(process.state);
@@ -30,6 +34,7 @@ export function isDown(process) {
 class View {
   constructor(root, signal) {
     this.signal = signal;
+    this.restarts = new Map();
     this.alarm = h("div", { class: "alarm", role: "alert", hidden: true });
     this.missing = h("p", { class: "cause", role: "status", hidden: true });
     this.processes = h("div", {}, loading("processes", 5));
@@ -50,7 +55,8 @@ class View {
   async #look() {
     try {
       const system = await get("/api/system", this.signal);
-      this.#changed("processes", system.processes, () => this.#processes(system.processes));
+      const back = system.processes.filter((process) => !isDown(process) && this.#cameBack(process));
+      this.#changed("processes", [system.processes, back.length], () => this.#processes(system.processes, back));
       this.#changed("queues", system.queues, () => this.#queues(system.queues));
       this.#changed("store", system.store, () => this.#store(system.store));
       this.#changed("dead", system.dead, () => this.#dead(system.dead));
@@ -71,26 +77,43 @@ class View {
     draw();
   }
 
-  #processes(processes) {
+  // Whether a process ended a short time ago: by its count of restarts, and by the time it gives.
+  #cameBack(process) {
+    const known = this.restarts.get(process.name);
+    const now = Date.now();
+    const more = known && process.restarts > known.count;
+    const at = more ? now : (known?.at ?? 0);
+    this.restarts.set(process.name, { count: process.restarts, at });
+    if (!process.restarts) return false;
+    return process.state === "starting" || now - at < REMEMBERED_MS || Math.abs(now - Date.parse(process.since)) < REMEMBERED_MS;
+  }
+
+  #processes(processes, back) {
     const down = processes.filter(isDown);
-    this.alarm.hidden = !down.length;
-    const names = down.map((process) => `${plain(process.name)}${process.last_words ? ` (${plain(process.last_words)})` : ""}`).join(", ");
-    this.alarm.textContent = down.length ? `${down.length === 1 ? "A process is" : `${down.length} processes are`} down: ${names}` : "";
+    this.alarm.hidden = !down.length && !back.length;
+    this.alarm.classList.toggle("mild", !down.length);
+    const named = (process) => `${plain(process.name)}${process.last_words ? ` (${plain(process.last_words)})` : ""}`;
+    const words = [
+      down.length && `${down.length === 1 ? "A process is" : `${down.length} processes are`} down: ${down.map(named).join(", ")}.`,
+      back.length && `Ended and started again: ${back.map((process) => `${named(process)}, now ${plain(process.state)}`).join("; ")}.`,
+    ];
+    const text = words.filter(Boolean).join(" ");
+    if (this.alarm.textContent !== text) this.alarm.textContent = text;
     if (!processes.length) {
       put(this.processes, empty("No processes", "Nothing runs from this state folder. Start a run: ", h("code", {}, "banyan train quickstart")));
       return;
     }
-    const sorted = [...down, ...processes.filter((process) => !isDown(process))];
-    put(this.processes, table("Processes", ["Process", "State", "Health", "Run", "#Process id", "#Restarts", "Since", "Last words"], sorted.map((process) => this.#process(process))));
+    const sorted = [...down, ...back, ...processes.filter((process) => !isDown(process) && !back.includes(process))];
+    put(this.processes, table("Processes", ["Process", "State", "Health", "Run", "#Process id", "#Restarts", "Since", "Last words"], sorted.map((process) => this.#process(process, back.includes(process)))));
   }
 
-  #process(process) {
+  #process(process, isBack) {
     const bad = isDown(process);
     return h(
       "tr",
-      { class: bad ? "bad" : "" },
+      { class: bad ? "bad" : isBack ? "back" : "" },
       h("th", { scope: "row" }, plain(process.name)),
-      h("td", {}, bad ? h("span", { class: "state-word down" }, `down: ${plain(process.state)}`) : stateWord(process.state)),
+      h("td", {}, bad ? h("span", { class: "state-word down" }, `down: ${plain(process.state)}`) : isBack ? h("span", { class: "state-word again" }, `${plain(process.state)} again`) : stateWord(process.state)),
       h("td", {}, plain(process.health ?? "unknown")),
       h("td", {}, process.run_id ? h("a", { href: runPath(process.run_id) }, plain(process.run_id)) : "–"),
       h("td", { class: "num" }, process.pid === null ? "–" : String(process.pid)),
