@@ -60,6 +60,10 @@ class Handler(BaseHTTPRequestHandler):
             }
             return self.send(401, {"error": error})
         self.gateway.actions.append((self.command, self.path, body))
+        if self.path.endswith("/cancel"):
+            self.gateway.states[self.path.split("/")[3]] = (
+                "PAUSED" if body["pause"] else "CANCELLED"
+            )
         if self.path.endswith("/replay"):
             self.gateway.letters -= 1
         return self.send(200, {})

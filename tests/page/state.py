@@ -21,6 +21,7 @@ class Gateway:
         self.trees: dict[str, docs.Document] = {}
         self.killed: set[str] = set()
         self.back: set[str] = set()
+        self.states: dict[str, str] = {}
         self.broken: dict[str, tuple[int, str, str]] = {}
         self.delay: dict[str, float] = {}
         self.actions: list[tuple[str, str, Any]] = []
@@ -73,7 +74,7 @@ class Gateway:
     def run(self, name: str) -> docs.Document:
         """Return a run of this name."""
         if name == LIVE:
-            return docs.run(name, "TRAINING", step=self.steps[name])
+            return docs.run(name, self.states.get(name, "TRAINING"), step=self.steps[name])
         if name == HOSTILE:
             return docs.run(name, "FAILED", name=docs.HOSTILE[0], cause=docs.HOSTILE[1])
         return docs.run(name)

@@ -121,6 +121,7 @@ def test_actions_ask_and_need_the_token(view: Open, fake: Fake) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".outcome")).to_have_text("Pause: done.")
     assert fake.gateway.actions == [("POST", f"/api/runs/{LIVE}/cancel", {"pause": True})]
+    expect(page.locator(".head .state-word").first).to_have_text("paused")
     assert page.evaluate("sessionStorage.getItem('banyan-token')") == TOKEN
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()

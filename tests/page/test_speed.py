@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
+from tests.page.browser import until
 from tests.page.fake import Fake
 from tests.page.state import LIVE
 
@@ -41,7 +42,7 @@ def test_the_first_row_is_there_within_a_second(browser: Browser, fake: Fake) ->
     context.add_init_script(FIRST)
     page = context.new_page()
     page.goto(fake.address + "/runs")
-    page.wait_for_function("window.firstRow > 0")
+    until(page, "window.firstRow > 0")
     first = page.evaluate("firstRow")
     print(f"first row after {first:.0f} ms")
     context.close()

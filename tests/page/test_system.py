@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page.browser import until
 from tests.page.fake import TOKEN, Fake
 from tests.page.state import LIVE, RUN
 
@@ -142,9 +143,9 @@ def test_streams_end_with_their_view(view: Open, fake: Fake) -> None:
     page.evaluate("history.pushState(null, '', '/trees/growing?with=growing')")
     page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
     expect(page.locator(".stage")).to_have_count(2)
-    page.wait_for_function("openStreams === 2")
+    until(page, "openStreams === 2")
     page.go_back()
-    page.wait_for_function("openStreams === 0")
+    until(page, "openStreams === 0")
     deadline = time.monotonic() + 5
     while fake.gateway.streams and time.monotonic() < deadline:
         page.wait_for_timeout(100)

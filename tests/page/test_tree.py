@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page.browser import until
 from tests.page.fake import Fake
 
 pytestmark = pytest.mark.slow
@@ -197,7 +198,7 @@ def test_the_last_event_ends_the_growth(view: Open, fake: Fake) -> None:
     fake.gateway.trees["growing"] = old | {"state": "CLOSED", "revision": old["revision"] + 1}
     fake.gateway.change()
     expect(page.locator(".caption")).to_contain_text("closed")
-    page.wait_for_function("openStreams === 0")
+    until(page, "openStreams === 0")
 
 
 def test_two_trees_of_a_row_stand_side_by_side(view: Open, shot: Callable[..., None]) -> None:

@@ -8,11 +8,10 @@ import { plain, sentence } from "../text.js";
 
 const RESUMABLE = new Set(["PAUSED", "FAILED"]);
 
-/** Return the buttons that fit a run's state; `done` is called after an action. */
-export function actions(run, done) {
+/** Return the buttons that fit a run's state. `line` says how an action went; `done` is called after one. */
+export function actions(run, line, done) {
   const path = `/api/runs/${encodeURIComponent(run.run_id)}`;
   const name = plain(run.name || run.run_id);
-  const line = h("span", { class: "outcome", role: "status" });
   const button = (label, question, text, method, suffix, body, after, danger) => {
     const element = h("button", { type: "button", on: { click: press } }, label);
     async function press() {

@@ -29,6 +29,7 @@ class View {
     this.metrics = new Metrics();
     this.marked = query.has("step") ? [Number(query.get("step"))] : [];
     this.head = h("div", { class: "head" });
+    this.outcome = h("span", { class: "outcome", role: "status" });
     this.progress = h("div", { class: "progress" });
     this.figures = h("dl", { class: "figures box" });
     this.doctor = h("div", {});
@@ -71,7 +72,7 @@ class View {
       put(
         this.head,
         h("div", {}, h("nav", { class: "crumbs", "aria-label": "Where this is" }, h("a", { href: "/runs" }, "Runs")), h("h1", {}, plain(run.name || run.run_id)), h("p", { class: "muted wrap" }, stateWord(run.state), ` ${plain(run.run_id)} · ${what}`), run.cause && h("p", { class: run.state === "FAILED" ? "cause" : "muted wrap" }, sentence(run.cause))),
-        actions(run, () => this.#reload()),
+        actions(run, this.outcome, () => this.#reload()),
       );
     }
     const step = progress.step ?? run.step ?? 0;
