@@ -20,6 +20,7 @@ CSP = (
     " form-action 'none'"
 )
 TOKEN = "secret of the fake"
+COOKIE = "banyan_session=known"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,6 +38,8 @@ class Handler(BaseHTTPRequestHandler):
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         if url.path.startswith("/api/"):
             self.gateway.requests.append(self.path)
+        if url.path.startswith("/api/") and self.gateway.locked and not self.known():
+            return self.refuse()
         time.sleep(next((s for part, s in self.gateway.delay.items() if part in url.path), 0))
         for part, (status, reason, message) in self.gateway.broken.items():
             if part in url.path:
@@ -54,11 +57,10 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            error = {
-                "reason": "PERMISSION_DENIED",
-                "message": "The token is not the one of this state folder.",
-            }
-            return self.send(401, {"error": error})
+            return self.refuse()
+        if self.path == "/api/session":
+            self.gateway.sessions += 1
+            return self.send(200, {"seconds": 60}, cookie=f"{COOKIE}; HttpOnly; SameSite=Strict")
         self.gateway.actions.append((self.command, self.path, body))
         if self.path.endswith("/cancel"):
             self.gateway.states[self.path.split("/")[3]] = (
@@ -70,6 +72,16 @@ class Handler(BaseHTTPRequestHandler):
 
     do_POST = do_DELETE = act
 
+    def known(self) -> bool:
+        """Return whether a read has the token, or the cookie of a session."""
+        told = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        return told or COOKIE in (self.headers.get("Cookie") or "")
+
+    def refuse(self) -> None:
+        """Send what a wrong token is told."""
+        message = "The token is not the one of this state folder."
+        self.send(401, {"error": {"reason": "PERMISSION_DENIED", "message": message}})
+
     def asset(self, path: str) -> None:
         """Send a file of the page; the page itself for a path without a dot."""
         file = ASSETS / ("index.html" if "." not in path else path.removeprefix("/assets/"))
@@ -77,7 +89,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(404, {"error": {"reason": "NOT_FOUND", "message": f"no {path}"}})
         return self.send(200, file.read_bytes(), mimetypes.guess_type(file.name)[0] or "text/plain")
 
-    def send(self, status: int, content: Any, kind: str = "application/json") -> None:
+    def send(
+        self, status: int, content: Any, kind: str = "application/json", cookie: str = ""
+    ) -> None:
         """Send a whole answer."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
@@ -87,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Content-Security-Policy", CSP)
         self.send_header("X-Content-Type-Options", "nosniff")
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
         self.end_headers()
         self.wfile.write(data)
 

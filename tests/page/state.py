@@ -29,6 +29,8 @@ class Gateway:
         self.streams = 0
         self.letters = 2
         self.empty = False
+        self.sessions = 0
+        self.locked = False  # as on an address that is not loopback
         self.changed = threading.Condition()
         self.ended = False
         for name, leaves in (("small", 12), ("large", 1000), ("other", 9), ("second", 14)):

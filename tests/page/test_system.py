@@ -131,6 +131,34 @@ def test_a_lost_connection_is_told_and_comes_back(view: Open, fake: Fake) -> Non
     expect(page.locator(".readout").first).to_contain_text("step 15")
 
 
+def test_reading_on_another_address_needs_the_token_once(view: Open, fake: Fake) -> None:
+    fake.gateway.locked = True
+    page = view(f"/runs/{LIVE}")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_have_count(1)
+    page.get_by_role("textbox", name="Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator(".progress")).to_contain_text("Step 12")
+    fake.gateway.step()
+    expect(page.locator(".progress")).to_contain_text("Step 13")
+    assert fake.gateway.sessions == 1
+    page.reload()
+    expect(page.locator(".progress")).to_contain_text("Step 13")
+    expect(dialog).to_have_count(0)
+
+
+def test_without_the_token_the_page_says_where_it_is(view: Open, fake: Fake) -> None:
+    fake.gateway.locked = True
+    page = view("/runs")
+    page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+    failed = page.locator(".state.failed")
+    expect(failed).to_contain_text("in the file “secret” of the state folder")
+    page.wait_for_timeout(4000)  # the view looks again, and must not ask again
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    failed.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("dialog")).to_have_count(1)
+
+
 def test_streams_end_with_their_view(view: Open, fake: Fake) -> None:
     page = view("/runs")
     for _ in range(5):

@@ -54,11 +54,17 @@ function keep(value) {
 }
 
 let asking = null;
+let declined = false;
+
+/** Ask for the token again at the next need: someone pressed "Try again". */
+export function askAgain() {
+  declined = false;
+}
 
 // Several reads may be refused at once: one dialog serves all of them.
 function openSession(signal) {
   asking ??= (async () => {
-    if (!token()) keep(await askToken("Reading from this address needs the token."));
+    if (!token() && !declined) declined = !keep(await askToken("Reading from this address needs the token."));
     if (!token()) throw new ApiError(401, "PERMISSION_DENIED", "Reading from this address needs the token. It is in the file “secret” of the state folder.");
     try {
       await call("POST", "/api/session", signal);

@@ -1,7 +1,7 @@
 // What a part of a view shows before, or instead of, its data.
 
 import { h, put } from "./dom.js";
-import { left } from "./api.js";
+import { askAgain, left } from "./api.js";
 import { sentence } from "./text.js";
 
 /** Return lines that stand for what is on its way. */
@@ -15,7 +15,7 @@ export function failed(error, retry) {
     "div",
     { class: "state failed", role: "alert" },
     h("p", {}, sentence(error.message)),
-    retry && h("button", { type: "button", on: { click: retry } }, "Try again"),
+    retry && h("button", { type: "button", on: { click: () => (askAgain(), retry()) } }, "Try again"),
   );
 }
 

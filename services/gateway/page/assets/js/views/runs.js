@@ -70,8 +70,14 @@ class List {
       this.runs = [...page.runs, ...this.runs.slice(at < 0 ? this.runs.length : at + 1).filter((run) => !known.has(run.run_id))];
       this.#render();
     } catch (error) {
-      if (!left(error) && !this.body) put(this.host, failed(error));
+      if (!left(error) && !this.body) this.#failed(error);
     }
+  }
+
+  #failed(error) {
+    if (this.failed === error.message && this.host.querySelector(".failed")) return;
+    this.failed = error.message;
+    put(this.host, failed(error, () => this.#again()));
   }
 
   async #more() {
