@@ -136,7 +136,9 @@ def test_a_link_to_a_segment_shows_it_again(view: Open) -> None:
     expect(page.locator(".panel")).to_contain_text("calculator")
     page.reload()
     expect(page.locator(".panel h2").first).to_have_text("Tool's answer")
-    expect(page.locator(".card.chosen.answer")).to_be_visible()
+    expect(page.locator(".card.chosen.answer")).to_be_in_viewport()
+    phone = view(page.url.removeprefix(page.url.split("/trees")[0]), width=360)
+    expect(phone.locator(".card.chosen.answer")).to_be_in_viewport(ratio=0.9)
 
 
 def test_a_wide_fan_is_shown_in_parts(view: Open) -> None:
@@ -210,6 +212,11 @@ def test_two_trees_of_a_row_stand_side_by_side(view: Open, shot: Callable[..., N
     others.select_option("second")
     expect(page.locator(".stage")).to_have_count(2)
     expect(page.locator(".caption").last).to_contain_text("14 leaves")
+    page.get_by_label("Colour by").select_option("advantage")
+    ends = page.locator(".legend .figure").all_text_contents()
+    page.locator(".stage").last.locator(".card .text").first.click()
+    assert page.locator(".legend .figure").all_text_contents() == ends, "one scale for both"
+    page.get_by_label("Colour by").select_option("value")
     shot(page, "tree-two")
     page.reload()
     expect(page.locator(".stage")).to_have_count(2)

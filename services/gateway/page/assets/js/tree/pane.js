@@ -17,10 +17,11 @@ import { showKeys } from "../dialog.js";
 const READABLE_ROWS = 1.2;
 
 export class Pane {
-  /** `chosen(pane, node)` is called for a chosen node, and with null when the choice is taken back. */
-  constructor(id, { measure, chosen, changed, signal }) {
+  /** `models()` are all whose colours are to be compared. `chosen(pane, node)` is called for a chosen node, and with null when the choice is taken back. */
+  constructor(id, { measure, models, chosen, changed, signal }) {
     this.id = id;
     this.measure = measure;
+    this.models = models;
     this.chosen = chosen;
     this.changed = changed;
     this.signal = signal;
@@ -41,7 +42,7 @@ export class Pane {
     const rows = Math.max(10, Math.floor((innerHeight * READABLE_ROWS) / CARD.row));
     this.model.openUpTo(rows);
     this.rows = rows;
-    this.scale = scaleOf(this.measure, [this.model], dark());
+    this.scale = scaleOf(this.measure, this.models(), dark());
     this.stage = new Stage(this.model, this.scale, {
       label: `Tree of ${plural(this.model.leaves, "leaf", "leaves")}; arrow keys walk it, ? shows all keys`,
       choose: (item, toggle) => this.#clicked(item, toggle),
@@ -62,7 +63,7 @@ export class Pane {
     if (!document || document.revision === this.model.document.revision) return;
     const fresh = this.model.update(document);
     this.model.openUpTo(this.rows);
-    this.scale = scaleOf(this.measure, [this.model], dark());
+    this.scale = scaleOf(this.measure, this.models(), dark());
     this.stage.scale = this.scale;
     this.stage.arrange(fresh);
     if (!this.stage.fitted) this.stage.fit(READABLE);
@@ -80,7 +81,7 @@ export class Pane {
   recolour(measure = this.measure) {
     this.measure = measure;
     if (!this.stage) return;
-    this.scale = scaleOf(measure, [this.model], dark());
+    this.scale = scaleOf(measure, this.models(), dark());
     this.stage.setScale(this.scale);
   }
 

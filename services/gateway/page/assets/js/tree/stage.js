@@ -47,7 +47,10 @@ export class Stage {
     this.height = this.host.clientHeight;
     this.canvas.width = Math.round(this.width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
-    if (!this.fitted && this.items.length && this.width) this.fit(READABLE);
+    if (!this.fitted && this.items.length && this.width) {
+      this.fit(READABLE);
+      if (this.selected) this.select(this.selected);
+    }
     this.draw();
   }
 

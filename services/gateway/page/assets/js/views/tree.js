@@ -47,7 +47,7 @@ class View {
   }
 
   #pane(id) {
-    return new Pane(id, { measure: this.measure, chosen: (pane, node, focus) => this.chosen(pane, node, focus), changed: (pane, document) => this.#changed(pane, document), signal: this.signal });
+    return new Pane(id, { measure: this.measure, models: () => this.list.map((pane) => pane.model), chosen: (pane, node, focus) => this.chosen(pane, node, focus), changed: (pane, document) => this.#changed(pane, document), signal: this.signal });
   }
 
   async start() {
@@ -62,6 +62,7 @@ class View {
   }
 
   #changed(pane, document) {
+    for (const other of this.list) if (other !== pane) other.recolour();
     this.#legend();
     if (pane !== this.main) return;
     this.panel.run = document.run_id;
