@@ -10,6 +10,7 @@ RUN = "quickstart-982fd965"
 LIVE = "live-11223344"
 HOSTILE = "hostile-99887766"
 TREES = 100_000
+METRICS = 25  # steps of an answer
 NAMES = ("gateway", "treestore", "verifier-0", "learner", "rollout-0", "rollout-1")
 
 
@@ -186,7 +187,13 @@ class Gateway:
                 found = [
                     one for one in docs.steps(self.steps[name], len(name)) if one["step"] > after
                 ]
-                return {"steps": found, "evaluations": docs.evaluations(self.steps[name])}
+                more = len(found) > METRICS
+                found = found[:METRICS]
+                return {
+                    "more": more,
+                    "steps": found,
+                    "evaluations": docs.evaluations(self.steps[name]),
+                }
             case ["runs", name, "doctor"] if name in self.steps:
                 return self.doctor(name)
             case ["runs", name, "trees"] if name in self.steps:

@@ -1,5 +1,7 @@
 // Metrics of a run as series: those that every run has, and those computed from them.
 
+import { get } from "./api.js";
+
 /** All steps and evaluations of a run; it takes new ones as they come. */
 export class Metrics {
   constructor() {
@@ -14,6 +16,17 @@ export class Metrics {
       this.byStep.set(step.step, step);
     }
     if (document.evaluations?.length) this.evaluations = document.evaluations;
+  }
+
+  /** Read the steps that are not here yet: an answer holds some thousands, and says whether there are more. */
+  async read(run, signal) {
+    for (let more = true; more; ) {
+      const after = this.byStep.size ? `?after=${this.last}` : "";
+      const page = await get(`/api/runs/${encodeURIComponent(run)}/metrics${after}`, signal);
+      this.add(page);
+      more = page.more === true && page.steps.length > 0;
+    }
+    return this;
   }
 
   get last() {

@@ -10,7 +10,7 @@ let made = 0;
 /**
  * Follow a stream until `signal` is aborted or `over` arrives.
  *
- * `handlers` maps names of events to functions of their document. The stream is closed while the
+ * `path` returns its address at each opening. `handlers` maps names of events to functions of their document. The stream is closed while the
  * page is hidden: a browser opens only six connections to one host, for all tabs together.
  */
 export function follow(path, handlers, signal) {
@@ -28,7 +28,7 @@ export function follow(path, handlers, signal) {
 
   function open() {
     if (over || source || signal.aborted || document.hidden) return;
-    source = new EventSource(path);
+    source = new EventSource(path());
     source.addEventListener("open", () => {
       wait = FIRST_WAIT_MS;
       connection.back(name);

@@ -54,7 +54,7 @@ export class Pane {
     this.stage.arrange();
     this.#told(document);
     if (document.state === "GROWING" || document.state === "SCORING") {
-      follow(`/api/trees/${encodeURIComponent(this.id)}/events`, { tree: (next) => this.#grown(next) }, this.signal);
+      follow(() => `/api/trees/${encodeURIComponent(this.id)}/events`, { tree: (next) => this.#grown(next) }, this.signal);
     }
     return [this.stage.host, this.nothing];
   }

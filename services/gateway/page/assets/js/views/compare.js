@@ -1,6 +1,5 @@
 // Two or more runs on one chart, by any metric that they have.
 
-import { get } from "../api.js";
 import { Chart, swatch } from "../chart.js";
 import { h, put } from "../dom.js";
 import { fixed, number } from "../format.js";
@@ -23,15 +22,10 @@ export function mount(root, params, query, signal) {
     host.append(empty("Nothing to compare", "Choose two or more ", h("a", { href: "/runs" }, "runs"), "."));
     return;
   }
-  fill(host, "metrics", () => Promise.all(runs.map((run) => get(`/api/runs/${encodeURIComponent(run)}/metrics`, signal))), (documents) => shown(runs, documents, query, signal), signal);
+  fill(host, "metrics", () => Promise.all(runs.map((run) => new Metrics().read(run, signal))), (all) => shown(runs, all, query, signal), signal);
 }
 
-function shown(runs, documents, query, signal) {
-  const all = documents.map((document) => {
-    const metrics = new Metrics();
-    metrics.add(document);
-    return metrics;
-  });
+function shown(runs, all, query, signal) {
   const names = [...new Set(all.flatMap((metrics) => [...metrics.names]))].sort();
   let metric = names.includes(query.get("metric")) ? query.get("metric") : names.includes("reward") ? "reward" : (names[0] ?? "reward");
   const choice = h("select", { id: "metric", on: { change: () => ((metric = choice.value), setQuery({ metric }), draw()) } }, names.map((name) => h("option", { value: name, selected: name === metric }, plain(name))));

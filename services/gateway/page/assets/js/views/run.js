@@ -47,9 +47,8 @@ class View {
     await fill(
       host,
       "the run",
-      () => Promise.all([get(this.api, signal), get(`${this.api}/metrics`, signal)]),
-      ([document, metrics]) => {
-        this.metrics.add(metrics);
+      () => Promise.all([get(this.api, signal), this.metrics.read(this.run, signal)]),
+      ([document]) => {
         this.#show(document);
         return [this.head, this.progress, this.figures, this.curves.element, this.#doctorBox(), this.#treesBox(), this.#membersBox(), this.#recipeBox(document)];
       },
@@ -59,7 +58,7 @@ class View {
     this.curves.draw(this.marked);
     this.#doctor();
     this.#trees();
-    if (this.document.run.live) follow(`${this.api}/events`, { news: (news) => this.#news(news), over: () => this.#over() }, signal);
+    if (this.document.run.live) follow(() => `${this.api}/events?after=${this.metrics.last}`, { news: (news) => this.#news(news), over: () => this.#over() }, signal);
   }
 
   #show(document) {
@@ -100,7 +99,7 @@ class View {
   async #news(news) {
     if (this.metrics.missing(news.steps ?? [])) {
       try {
-        this.metrics.add(await get(`${this.api}/metrics?after=${this.metrics.last}`, this.signal));
+        await this.metrics.read(this.run, this.signal);
       } catch (error) {
         if (left(error)) return;
       }
@@ -119,8 +118,7 @@ class View {
 
   async #evaluations() {
     try {
-      const { evaluations } = await get(`${this.api}/metrics?after=${this.metrics.last}`, this.signal);
-      this.metrics.add({ evaluations });
+      await this.metrics.read(this.run, this.signal);
       this.curves.draw(this.marked);
     } catch {
       this.evaluated = undefined; // asked again with the next news

@@ -195,7 +195,7 @@ class Rewards {
     const cell = this.queue.shift();
     cell.stale = false;
     try {
-      cell.metrics.add(await get(`/api/runs/${encodeURIComponent(cell.id)}/metrics?after=${cell.metrics.last}`, this.signal));
+      await cell.metrics.read(cell.id, this.signal);
       const [, rewards] = cell.metrics.series("reward");
       cell.value.textContent = fixed(rewards.at(-1) ?? null, 3);
       sparkline(rewards, cell.canvas);

@@ -15,7 +15,7 @@ const LOOK_MS = 1000;
 const MEMBERS_MS = 5000;
 const MOST_RUNS = 5;
 // States that the supervisor gives to processes on purpose; dead, ended, waiting and given up are not.
-const WELL = new Set(["ready", "starting", "stopped"]);
+const WELL = new Set(["new", "ready", "starting", "stopped"]);
 
 export function mount(root, params, query, signal) {
   title("System");
