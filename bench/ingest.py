@@ -14,6 +14,7 @@ import numpy as np
 import psycopg
 
 from banyan.digest import canonical, row_digest, tree_id
+from banyan.runtime import ports
 from banyan.segment import Kind, Sampling, Segment
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
@@ -126,7 +127,7 @@ def _segments(spec: tree_pb2.TreeSpec) -> list[Segment]:
 
 
 async def _through(folder: Path, database: str) -> float:
-    address = f"127.0.0.1:{nats_server.free_port()}"
+    address = f"127.0.0.1:{ports.free_port()}"
     config = nats_server.write_config(folder / "nats", address)
     process = nats_server.start(config, folder / "nats.log")
     try:

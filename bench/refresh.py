@@ -26,6 +26,7 @@ from typing import Any
 from banyan.policy import PolicyVersion
 from banyan.recipe import Recipe
 from banyan.recipe_loader.load import load
+from banyan.runtime import ports
 from banyan.v1 import learner_service_pb2_grpc
 from bench.harness.busy import BRANCHES, Busy, Change
 from bench.harness.compared import RECIPE
@@ -147,7 +148,7 @@ async def _nobody(published: Published, reason: str) -> None:
 @contextlib.asynccontextmanager
 async def broker() -> AsyncIterator[str]:
     """Start a NATS server with its files on a disk; yield its address."""
-    address = f"127.0.0.1:{nats_server.free_port()}"
+    address = f"127.0.0.1:{ports.free_port()}"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "nats.log"
         process = nats_server.start(nats_server.write_config(Path(folder), address), log)

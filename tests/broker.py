@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from banyan.runtime import ports
 from services.chassis.process import nats_server as server_module
 
 ACCOUNTS = 64  # of one server; the test after the last of them gets a new server
@@ -23,7 +24,7 @@ class NatsServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.address = f"127.0.0.1:{server_module.free_port()}"
+        self.address = f"127.0.0.1:{ports.free_port()}"
         self.config = server_module.write_config(folder, self.address)
         told = self.config.read_text().replace(server_module.MAX_FILE_STORE, _MAX_FILE_STORE)
         self.config.write_text(

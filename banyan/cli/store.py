@@ -1,26 +1,18 @@
 """Access to the treestore of a state folder: a running one, or one for a command alone."""
 
 import contextlib
-import os
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
-
-import grpc
+from typing import TYPE_CHECKING
 
 from banyan.cli.invocation import proposed
 from banyan.client import Client
-from banyan.errors import DeadlineMissed, InvalidInput
-from banyan.runtime import secret
-from banyan.runtime.launch import OURS
+from banyan.client.offline import STORING, OfflineStore
+from banyan.errors import InvalidInput
+from banyan.runtime import secret, state_folder
 
 if TYPE_CHECKING:
     from services.supervisor.state import StateFolder
-
-START_S = 30.0
 
 
 @contextlib.contextmanager
@@ -33,6 +25,19 @@ def reading(state: Path) -> Iterator[Client]:
         return
     with read_only(state) as (address, known), Client(address, secret=known) as client:
         yield client
+
+
+@contextlib.contextmanager
+def read_only(state: Path) -> Iterator[tuple[str, str]]:
+    """Start a store for this command alone, and yield its address and secret.
+
+    The state folder may be one that cannot be written.
+    """
+    store = OfflineStore(state)
+    try:
+        yield store.endpoints.store, store.endpoints.secret
+    finally:
+        store.close()
 
 
 @contextlib.contextmanager
@@ -50,9 +55,13 @@ def storing(state: Path) -> Iterator[Client]:
     try:
         folder.choose_ports()
         address = folder.address("treestore")
-        started = _started(state, address, folder.path / secret.FILE, "BANYAN_OFFLINE")
-        with started, Client(address, secret=folder.secret) as client:
-            yield client
+        known = str(folder.path / secret.FILE)
+        store = OfflineStore(state, STORING, address=address, secret_file=known)
+        try:
+            with Client(address, secret=folder.secret) as client:
+                yield client
+        finally:
+            store.close()
     finally:
         folder.unlock()
 
@@ -61,10 +70,7 @@ def checked(state: Path) -> "StateFolder":
     """Return a state folder. Raises InvalidInput if it holds no store."""
     from services.supervisor.state import StateFolder
 
-    if not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
-        raise InvalidInput(
-            f"{state} holds no store; run banyan train first, or name the folder with --state"
-        )
+    state_folder.check(state)
     return StateFolder(state.resolve())
 
 
@@ -74,9 +80,7 @@ def _connected(folder: "StateFolder") -> Client:
 
 def running(state: Path) -> bool:
     """Return whether a system runs on the folder."""
-    from services.supervisor.state import StateFolder
-
-    return StateFolder(state.resolve()).locked()
+    return state_folder.locked(state)
 
 
 @contextlib.contextmanager
@@ -93,56 +97,3 @@ def commanding(state: Path) -> Iterator[Client]:
         )
     with _connected(folder) as client:
         yield client
-
-
-@contextlib.contextmanager
-def read_only(state: Path) -> Iterator[tuple[str, str]]:
-    """Start a store for this command alone, and yield its address and secret.
-
-    The state folder may be one that cannot be written.
-    """
-    from services.chassis.process.nats_server import free_port
-
-    address = f"127.0.0.1:{free_port()}"
-    with tempfile.TemporaryDirectory() as own:
-        known = secret.make(Path(own) / secret.FILE)
-        with _started(state, address, Path(own) / secret.FILE, "BANYAN_READ_ONLY"):
-            yield address, known
-
-
-@contextlib.contextmanager
-def _started(state: Path, address: str, secret_file: Path, mode: str) -> Iterator[None]:
-    """Start a store without a bus in one of its modes; stop it in the end."""
-    env = {
-        **os.environ,
-        "BANYAN_STATE": str(state.resolve()),
-        mode: "1",
-        "BANYAN_LISTEN": address,
-        "BANYAN_SECRET_FILE": str(secret_file),
-    }
-    env |= {"BANYAN_LOG_LEVEL": "warning", "BANYAN_PARENT": str(os.getpid())}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([*OURS, "services.treestore"], env=env, stdout=log, stderr=log)
-        try:
-            _await(address, process, log)
-            yield
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _await(address: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
-    end = time.monotonic() + START_S
-    with grpc.insecure_channel(address) as channel:
-        ready = grpc.channel_ready_future(channel)
-        while time.monotonic() < end:
-            if process.poll() is not None:
-                log.seek(0)
-                raise InvalidInput(
-                    log.read().decode(errors="replace").strip()
-                    or f"the store ended with {process.returncode}"
-                )
-            with contextlib.suppress(grpc.FutureTimeoutError):
-                ready.result(timeout=0.1)
-                return
-    raise DeadlineMissed(f"the store did not start within {START_S:.0f} s")

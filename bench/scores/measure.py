@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from banyan.runtime import ports
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2_grpc as ts_grpc
 from bench.harness.table import Result, median
@@ -51,7 +52,7 @@ def run() -> Result:
 
 async def _measure(folder: Path, queue: Queue) -> tuple[float, float]:
     """Return scores a second in steady state, and seconds until the store had closed all trees."""
-    address, store = (f"127.0.0.1:{nats_server.free_port()}" for _ in range(2))
+    address, store = (f"127.0.0.1:{ports.free_port()}" for _ in range(2))
     process = nats_server.start(
         nats_server.write_config(folder / "nats", address), folder / "nats.log"
     )

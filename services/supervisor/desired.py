@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from banyan.errors import NotFound, TemporaryError
+from banyan.runtime.ports import free_port
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.process import cores
-from services.chassis.process.nats_server import free_port
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands, grace_s, threads_for
 from services.supervisor.runstore import RunStore

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from banyan.errors import InvalidInput
+from banyan.runtime.state_folder import HOST
 from services.gateway.join import nats_accounts, tls
 from services.supervisor import logs
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands
-from services.supervisor.state import HOST, StateFolder, can_listen
+from services.supervisor.state import StateFolder, can_listen
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.watch import Patience
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from banyan.runtime import secret, torch_environment
 from banyan.runtime.launch import OURS
+from banyan.runtime.state_folder import HOST
 from services.chassis.process.telemetry.providers import LISTEN as METRICS_LISTEN
 from services.chassis.process.telemetry.providers import TARGET as METRICS_TARGET
 from services.supervisor.child import Child
-from services.supervisor.state import HOST, StateFolder
+from services.supervisor.state import StateFolder
 
 BASE = ("treestore", "verifier", "gateway")  # serve all runs, in order of start
 STOP_ORDER = ("gateway", "rollout", "verifier", "learner", "treestore", "nats")

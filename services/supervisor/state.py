@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import IO
 
 from banyan.errors import InvalidInput, Refused
-from banyan.runtime import secret
+from banyan.runtime import secret, state_folder
+from banyan.runtime.ports import free_port
+from banyan.runtime.state_folder import HOST
 from banyan.text.printable import textual
 from services.chassis.process import private_files
-from services.chassis.process.nats_server import free_port
 
 PORTS = ("nats", "treestore", "gateway", "verifier", "page")
-HOST = "127.0.0.1"
-_OURS = {"lock", "ports.json", "store.sqlite", "logs", secret.FILE, private_files.JAIL_PROOFS}
+_OURS = {
+    state_folder.LOCK,
+    state_folder.PORTS_FILE,
+    state_folder.STORE_FILE,
+    "logs",
+    secret.FILE,
+    private_files.JAIL_PROOFS,
+}
 LEAST_FREE = 64 << 20  # bytes for the log and an empty store
 
 
@@ -65,7 +72,8 @@ class StateFolder:
 
     def lock(self) -> None:
         """Lock the folder for this process. Raise Refused with the holder's process id."""
-        handle = open(self.path / "lock", "a+")  # noqa: SIM115  held for the life of the process
+        # Held for the life of the process.
+        handle = open(self.path / state_folder.LOCK, "a+")  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -90,14 +98,7 @@ class StateFolder:
 
     def locked(self) -> bool:
         """Return True if a supervisor runs on this folder."""
-        try:
-            with open(self.path / "lock") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
+        return state_folder.locked(self.path)
 
     def choose_ports(self, join_host: str = "") -> None:
         """Choose the ports once and keep them, except for ports that are occupied meanwhile.
@@ -123,26 +124,18 @@ class StateFolder:
         self._keep_ports(kept | self.ports)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:
-        partial = self.path / "ports.json.partial"
+        partial = self.path / f"{state_folder.PORTS_FILE}.partial"
         partial.write_text(json.dumps(ports))
-        partial.rename(self.path / "ports.json")
+        partial.rename(self.path / state_folder.PORTS_FILE)
 
     def read_ports(self) -> dict[str, int]:
         """Return the ports that were chosen last; empty before the first start."""
-        try:
-            ports = json.loads((self.path / "ports.json").read_text())
-            return {str(service): int(port) for service, port in ports.items()}
-        except (OSError, ValueError):
-            return {}
+        return state_folder.read_ports(self.path)
 
     def address(self, service: str) -> str:
         """Return host:port of a service of all runs. Raise InvalidInput before the first start."""
-        port = self.ports.get(service) or self.read_ports().get(service)
-        if not port:
-            raise InvalidInput(
-                f"{service} was never started on {self.path}; run banyan train first"
-            )
-        return f"{HOST}:{port}"
+        port = self.ports.get(service)
+        return f"{HOST}:{port}" if port else state_folder.address(self.path, service)
 
     def threads(self, name: str) -> Path:
         """Return the file with the number of threads that a process may use now (ADR 055)."""

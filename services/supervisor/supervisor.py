@@ -11,8 +11,9 @@ from pathlib import Path
 
 from banyan.errors import BanyanError, DeadlineMissed
 from banyan.reasons import Reason
+from banyan.runtime.ports import free_port
+from banyan.runtime.state_folder import HOST
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.process.nats_server import free_port
 from services.chassis.process.process import cancelled
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
@@ -28,7 +29,7 @@ from services.supervisor.fleet import (
 from services.supervisor.probes import probe_of
 from services.supervisor.process_list import ProcessList
 from services.supervisor.runstore import RunStore
-from services.supervisor.state import HOST, can_listen
+from services.supervisor.state import can_listen
 from services.supervisor.warm import WarmProcess
 from services.supervisor.watch import Patience, watched
 

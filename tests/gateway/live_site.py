@@ -13,6 +13,7 @@ import grpc.aio
 
 from banyan.environments import receipts
 from banyan.errors import BanyanError
+from banyan.runtime import ports
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
@@ -82,7 +83,7 @@ async def store_and_broker(
 
     Yield the address of NATS, the credentials file, and the address of the store.
     """
-    nats = f"127.0.0.1:{nats_server.free_port()}"
+    nats = f"127.0.0.1:{ports.free_port()}"
     config = nats_accounts.write_nats_config(state, nats, state / "jetstream", tls.identity(state))
     process = nats_server.start(config, state / "nats.log")
     try:

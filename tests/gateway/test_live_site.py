@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from banyan.runtime import ports
 from banyan.v1 import gateway_service_pb2 as pb
 from banyan.v1 import runstore_service_pb2 as runs
 from banyan.v1 import tree_pb2
@@ -19,7 +20,6 @@ from banyan.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from banyan.v1.runstore_service_pb2 import RunState as S
 from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
-from services.chassis.process import nats_server
 from services.chassis.rpc import rpc
 from services.gateway.join import tls
 from tests.gateway.live_site import Site, channel, site, store_and_broker
@@ -138,7 +138,7 @@ async def test_a_killed_gateway_process_goes_on_where_it_was(
     tmp_path, recipe_of, eventually
 ) -> None:
     async with store_and_broker(tmp_path) as (nats, creds, store), channel(store) as stored:
-        address = f"127.0.0.1:{nats_server.free_port()}"
+        address = f"127.0.0.1:{ports.free_port()}"
         environment = {
             "BANYAN_NATS": f"nats://{nats}", "BANYAN_NATS_CREDS": creds, "BANYAN_STORE": store,
             "BANYAN_NATS_TLS_ROOT": str(tls.certificate(tmp_path)),

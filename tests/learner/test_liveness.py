@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from banyan.recipe import Optimise
-from services.chassis.process.nats_server import free_port
+from banyan.runtime.ports import free_port
 from services.chassis.rpc.health import Liveness
 from services.learner import service
 from services.learner.model.load import prepare

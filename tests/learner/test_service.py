@@ -14,10 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from banyan.errors import InvalidInput
+from banyan.runtime.ports import free_port
 from banyan.v1 import events_pb2, learner_service_pb2, tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.learner_service_pb2_grpc import LearnerServiceStub
-from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from services.chassis.weights import file
 from tests.learner.service_world import RUN, STEPS, World, recipe, world

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from banyan.runtime.ports import free_port
 from banyan.v1 import treestore_service_pb2 as ts
-from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from services.rollout import __main__ as service
 from services.rollout.engines import thread

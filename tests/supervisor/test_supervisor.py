@@ -9,8 +9,8 @@ import pytest
 
 from banyan.errors import DeadlineMissed
 from banyan.runtime import torch_environment
+from banyan.runtime.ports import free_port
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.process.nats_server import free_port
 from services.supervisor.backoff import Backoff
 from services.supervisor.child import Child
 from services.supervisor.fleet import ProcessCommands

@@ -14,8 +14,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from banyan.runtime.ports import free_port
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.process.nats_server import free_port
 from services.chassis.rpc.health import LIVENESS
 from services.gateway.join import nats_accounts
 from services.supervisor import supervisor as supervisor_module

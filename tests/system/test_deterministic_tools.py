@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
+from banyan.runtime.ports import free_port
 from banyan.v1 import runstore_service_pb2 as rs
-from services.chassis.process.nats_server import free_port
 from services.supervisor.fleet import HOST, ProcessCommands
 from tests.faults.audit import audit
 from tests.faults.harness import System, recipe, system, tiny_model

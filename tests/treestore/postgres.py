@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 
-from services.chassis.process.nats_server import free_port
+from banyan.runtime.ports import free_port
 from services.treestore.storage import schema
 
 _NO_SYNC = (

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from banyan.errors import BanyanError
+from banyan.runtime.ports import free_port
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
@@ -23,7 +24,6 @@ from banyan.v1.runstore_service_pb2_grpc import RunStoreServiceStub
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceStub
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
-from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 from tests.treestore.forge import Forge
 

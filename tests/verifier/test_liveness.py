@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.chassis.process.nats_server import free_port
+from banyan.runtime.ports import free_port
 from services.verifier import __main__ as service
 from tests.liveness import answers_for
 

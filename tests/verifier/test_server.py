@@ -12,9 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from banyan.runtime import ports
 from banyan.v1 import tree_pb2, verifier_service_pb2_grpc
 from banyan.v1 import verifier_service_pb2 as pb
-from services.chassis.process import nats_server as server_module
 from services.chassis.rpc import rpc
 from services.verifier.environments.actions import Actions
 from services.verifier.sandbox.limits import Limits
@@ -86,7 +86,7 @@ async def test_scorers_are_listed(stub):
 
 
 async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
-    listen = f"127.0.0.1:{server_module.free_port()}"
+    listen = f"127.0.0.1:{ports.free_port()}"
     environment = {**os.environ, "BANYAN_NATS": nats_server.url, "BANYAN_LISTEN": listen}
     process = subprocess.Popen([sys.executable, "-m", "services.verifier"], env=environment)
     channel = rpc.channel(listen)
@@ -111,7 +111,7 @@ async def test_the_process_serves_and_stops_cleanly(nats_server, eventually):
 @pytest.mark.faults
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look where a confined process is")
 async def test_nothing_outlives_a_verifier_that_is_killed(nats_server, eventually, tmp_path):
-    listen = f"127.0.0.1:{server_module.free_port()}"
+    listen = f"127.0.0.1:{ports.free_port()}"
     folder = Path(__file__).parent
     environment = {
         **os.environ,

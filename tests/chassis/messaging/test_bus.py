@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.runtime import ports
 from banyan.v1 import events_pb2
 from services.chassis.messaging import bus as bus_module
 from services.chassis.messaging import subjects
@@ -212,7 +213,7 @@ async def test_a_message_that_the_broker_would_cut_the_line_for_is_refused_here(
 @pytest.fixture
 def narrow(tmp_path) -> Iterator[str]:
     """Start a broker whose streams may have 1 GB together."""
-    address = f"127.0.0.1:{server_module.free_port()}"
+    address = f"127.0.0.1:{ports.free_port()}"
     config = server_module.write_config(tmp_path / "narrow", address)
     config.write_text(config.read_text().replace(server_module.MAX_FILE_STORE, "1GB"))
     process = server_module.start(config, tmp_path / "log")

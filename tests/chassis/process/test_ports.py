@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.chassis.process.nats_server import free_port
+from banyan.runtime.ports import free_port
 
 
 def test_a_kept_port_is_none_that_an_outgoing_connection_may_take() -> None:

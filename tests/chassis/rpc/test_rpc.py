@@ -7,12 +7,12 @@ import grpc
 import pytest
 
 from banyan.errors import BanyanError, InvalidInput, NotFound, NotReady, Refused, TemporaryError
+from banyan.runtime.ports import free_port
 from banyan.v1 import learner_service_pb2 as pb
 from banyan.v1 import learner_service_pb2_grpc as pb_grpc
 from banyan.v1 import treestore_service_pb2 as trees_pb
 from banyan.v1 import treestore_service_pb2_grpc as trees_grpc
 from banyan.wire.status import error_of, status_of
-from services.chassis.process.nats_server import free_port
 from services.chassis.rpc import rpc
 
 

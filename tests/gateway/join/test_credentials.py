@@ -11,6 +11,7 @@ import pytest
 from nats.js.errors import Error as JetStreamError
 
 from banyan.errors import DeadlineMissed, InvalidInput
+from banyan.runtime import ports
 from banyan.v1 import events_pb2
 from services.chassis.messaging import subjects
 from services.chassis.messaging.bus import Bus
@@ -25,7 +26,7 @@ SCOPE = Scope(RUN, subjects.growth_durable(RUN), "_INBOX_node-1")
 class Secured:
     def __init__(self, state) -> None:
         self.state, self.identity = state, tls.identity(state)
-        self.address = f"127.0.0.1:{nats_server.free_port()}"
+        self.address = f"127.0.0.1:{ports.free_port()}"
         config = nats_accounts.write_nats_config(
             state, self.address, state / "jetstream", self.identity
         )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import NotFound, Refused
+from banyan.runtime import ports
 from banyan.v1 import verifier_service_pb2 as pb
 from banyan.v1.verifier_service_pb2_grpc import VerifierServiceStub
-from services.chassis.process import nats_server as server_module
 from services.chassis.rpc import rpc
 from tests.broker import NatsServer
 
@@ -19,7 +19,7 @@ from tests.broker import NatsServer
 async def test_a_verifier_that_is_killed_takes_them_along_and_the_next_one_says_so(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    listen = f"127.0.0.1:{server_module.free_port()}"
+    listen = f"127.0.0.1:{ports.free_port()}"
     secret = tmp_path / "secret"
     secret.write_text("s" * 64)
     environment = {

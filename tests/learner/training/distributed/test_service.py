@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from banyan.recipe import Recipe
-from services.chassis.process.nats_server import free_port
+from banyan.runtime.ports import free_port
 from tests.learner import service_world as single
 from tests.learner.service_world import World
 
