@@ -5,7 +5,8 @@ BanyanError
 │   ├── InvalidInput    a value from a person or a peer is wrong
 │   ├── NotFound        the named thing does not exist
 │   ├── Refused         a rule of the protocol forbids it (stale epoch, second use, held-out row)
-│   └── NotReady        not implemented in this version
+│   ├── NotReady        not implemented in this version
+│   └── RunEnded        a run that was waited for ended without success
 └── TemporaryError      the same call may succeed after `delay_s`
     └── DeadlineMissed  a wait timed out; the message names its condition
 """
@@ -71,6 +72,14 @@ class NotReady(PermanentError):
     """Error of a feature that this version does not implement."""
 
     reason: str = Reason.NOT_IMPLEMENTED
+
+
+class RunEnded(PermanentError):
+    """Error of a run that was waited for and did not succeed; `run_id` and `state` say which."""
+
+    def __init__(self, message: str, *, run_id: str, state: str) -> None:
+        super().__init__(message)
+        self.run_id, self.state = run_id, state
 
 
 class TemporaryError(BanyanError):

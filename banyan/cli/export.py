@@ -9,10 +9,11 @@ import typer
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render.console import emit, out
-from banyan.cli.runs.runs import RunId, newest_checkpoint
+from banyan.cli.runs.runs import RunId
 from banyan.cli.store import reading
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from banyan.runtime.run_files import newest_checkpoint
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 from services.chassis.model_checks import model_files

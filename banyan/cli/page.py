@@ -14,6 +14,7 @@ from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.render.console import err, out
 from banyan.cli.store import checked, read_only, reading
 from banyan.client import Client
+from banyan.runtime.state_folder import HOST
 
 if TYPE_CHECKING:
     from services.supervisor.state import StateFolder
@@ -68,7 +69,6 @@ async def _serve(
     from services.gateway.page.host import serving
     from services.gateway.page.http.access import Access
     from services.gateway.page.reads import Reads
-    from services.supervisor.state import HOST
 
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -89,7 +89,7 @@ async def _serve(
 def _own_port(folder: "StateFolder") -> int:
     """Return the port that the folder's page has while a system runs, or 0 for any: so an address
     that a person kept holds."""
-    from services.supervisor.state import HOST, can_listen
+    from services.supervisor.state import can_listen
 
     port = folder.read_ports().get("page", 0)
     return port if port and can_listen(HOST, port) else 0

@@ -1,25 +1,20 @@
 """`banyan trees`: list, show as a tree, draw as a picture, export as JSON lines."""
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.tree import Tree as RichTree
 
 from banyan.cli.options import DEFAULT_STATE, Json, State
-from banyan.cli.render import leaf_scores
 from banyan.cli.render.console import emit, emit_json, emit_text, err, out, stream
-from banyan.cli.render.tree_svg import Line, drawn
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.errors import InvalidInput, NotFound
 from banyan.recipe import Recipe
-from banyan.tree import Leaf
+from banyan.render import tree_picture, tree_text
+from banyan.render.tree_svg import drawn
 from banyan.v1 import tree_pb2
-from banyan.view import Node, TreeView
 from banyan.wire import plain_data
 from banyan.wire.node_advantages import group_ids, node_advantages, view_of
 
@@ -117,7 +112,7 @@ def draw(
         recipe = Recipe.model_validate_json(client.run(tree.spec.run_id).recipe_json, strict=False)
         group = group_of(client, tree)
     view = view_of(tree)
-    lines = picture_lines(view, advantages_of(tree, recipe, group))
+    lines = tree_picture.lines(view, advantages_of(tree, recipe, group))
     picture = drawn(lines, f"Tree {tree.spec.tree_id.hex()[:16]} of {tree.spec.run_id}")
     if file is None:
         emit_text(picture)
@@ -172,60 +167,9 @@ def render(
 ) -> RichTree:
     """Return a tree for the terminal: text, reward and advantage per node.
 
-    longest: if given, segments that follow each other without a fork are one line, of whose text so
-        many last characters are shown at most
+    longest: as in banyan.render.tree_text
     """
-    view = view_of(tree)
-    advantages = advantages_of(tree, recipe, group)
-    branches: dict[int, RichTree] = {}  # by node
-    scores, later = leaf_scores.of_tree(tree), leaf_scores.later(tree)
-    for run in [[node] for node in view.nodes] if longest is None else runs(view, advantages):
-        node = run[-1]
-        text = _label(run, view, advantages, scores, longest)
-        if node.leaf is not None:  # each of these on a line of its own
-            text = "\n".join([text, *_dim(later.get(view.leaves_L[node.leaf], ()))])
-        above = run[0].parent
-        branches[node.index] = RichTree(text) if above < 0 else branches[above].add(text)
-    return branches[view.nodes[0].index]
-
-
-def picture_lines(view: TreeView, advantages: Mapping[int, float]) -> list[Line]:
-    """Return a tree's boxes: segments that follow each other without a fork are one."""
-    lines: list[Line] = []
-    places = {-1: -1}  # line by the last node of its run
-    for run in runs(view, advantages):
-        node = run[-1]
-        places[node.index] = len(lines)
-        lines.append(
-            Line(
-                text="".join(_text(part) for part in run),
-                parent=places[run[0].parent],
-                value=node.value if node.paths else None,
-                reward=None if node.leaf is None else float(view.rewards_L[node.leaf]),
-                advantage=advantages.get(node.index) if node.trained else None,
-            )
-        )
-    return lines
-
-
-def runs(view: TreeView, advantages: Mapping[int, float]) -> list[list[Node]]:
-    """Return the nodes in their order, those that follow each other without a fork together.
-
-    The prompt stays alone, and so does what has another advantage or a reward of its own.
-    """
-    children = Counter(node.parent for node in view.nodes)
-    found: dict[int, list[Node]] = {}  # by last node
-    for node in view.nodes:
-        above = node.parent
-        follows = (
-            above > 0
-            and children[above] == 1
-            and view.nodes[above].leaf is None
-            and advantages.get(above) == advantages.get(node.index)
-            and _own_reward(view.nodes[above], view) is None
-        )
-        found[node.index] = [*(found.pop(above) if follows else ()), node]
-    return list(found.values())
+    return tree_text.render(tree, advantages_of(tree, recipe, group), longest)
 
 
 def advantages_of(
@@ -237,54 +181,3 @@ def advantages_of(
     except Exception as error:  # foreign estimators raise anything; the tree is still useful
         err.print(f"no advantages: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
         return {}
-
-
-def _label(
-    run: Sequence[Node],
-    view: TreeView,
-    advantages: Mapping[int, float],
-    scores: dict[Leaf, list[str]],
-    longest: int | None,
-) -> str:
-    node, text = run[-1], "".join(_text(part) for part in run)
-    text = json.dumps(_shortened(text, longest), ensure_ascii=False)
-    parts: list[Any] = [
-        f"[dim]{run[0].segment.id.hex()[:8]}[/dim] {text.replace('[', chr(92) + '[')}"
-    ]
-    if node.leaf is not None:
-        reward = view.rewards_L[node.leaf]
-        parts.append(
-            "[yellow]unscorable[/yellow]" if reward != reward else f"reward [bold]{reward:g}[/bold]"
-        )
-    elif node.paths:
-        parts.append(f"value {node.value:.3f}")
-    own = _own_reward(node, view)
-    if own is not None:
-        parts.append(f"own reward [bold]{own:g}[/bold]")
-    if node.trained and node.index in advantages:
-        value = advantages[node.index]
-        colour = "green" if value > 0 else "red" if value < 0 else "dim"
-        parts.append(f"advantage [{colour}]{value:+.3f}[/{colour}]")
-    if node.leaf is not None:
-        parts += _dim(scores.get(view.leaves_L[node.leaf], ()))
-    return "  ".join(parts)
-
-
-def _own_reward(node: Node, view: TreeView) -> float | None:
-    return view.facts.rewards.get(Leaf(node.segment.id, node.stop))
-
-
-def _dim(words: Iterable[str]) -> list[str]:
-    return [f"[dim]{word.replace('[', chr(92) + '[')}[/dim]" for word in words]
-
-
-def _shortened(text: str, longest: int | None) -> str:
-    """Return a text, or its last characters: a prompt asks at its end."""
-    return text if longest is None or len(text) <= longest else f"…{text[1 - longest :]}"
-
-
-def _text(node: Node) -> str:
-    """Return the text of a node: the segment's, with the range of the node's tokens if a part."""
-    if (node.start, node.stop) == (0, len(node.segment)):
-        return node.segment.text
-    return f"{node.segment.text} (tokens {node.start}..{node.stop})"

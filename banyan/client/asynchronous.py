@@ -140,6 +140,10 @@ class AsyncClient(AsyncConnection):
         """Return summaries of trees, newest first. `more`: states, purpose, label."""
         return await self._call(calls.trees(ts.TreeFilter(run_id=run_id, limit=limit, **more)))
 
+    async def listed(self, filters: ts.TreeFilter) -> list[ts.TreeSummary]:
+        """Return summaries of the trees of a filter, newest first."""
+        return await self._call(calls.trees(filters))
+
     async def tree(self, tree_id: bytes, plans: bool = False) -> tree_pb2.Tree:
         """Return a tree with its segments, leaves and scores, and on request its plans."""
         return await self._call(calls.tree(tree_id, plans))

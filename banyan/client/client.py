@@ -137,6 +137,10 @@ class Client(Connection):
         """Return summaries of trees, newest first. `more`: states, purpose, label."""
         return self._call(calls.trees(ts.TreeFilter(run_id=run_id, limit=limit, **more)))
 
+    def listed(self, filters: ts.TreeFilter) -> list[ts.TreeSummary]:
+        """Return summaries of the trees of a filter, newest first."""
+        return self._call(calls.trees(filters))
+
     def tree(self, tree_id: bytes, plans: bool = False) -> tree_pb2.Tree:
         """Return a tree with its segments, leaves and scores, and on request its plans."""
         return self._call(calls.tree(tree_id, plans))

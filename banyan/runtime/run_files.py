@@ -1,10 +1,11 @@
-"""Files of a run in a state folder, and their removal."""
+"""Files of a run in a state folder: its newest checkpoint, and the removal of all."""
 
 import glob
+import json
 import shutil
 from pathlib import Path
 
-from banyan.errors import Refused
+from banyan.errors import NotFound, Refused
 from banyan.v1 import runstore_service_pb2 as rs
 
 _PROCESSES = ("learner", "rollout")  # beginnings of the names of a run's log files
@@ -38,3 +39,36 @@ def remove(state: Path, run: rs.Run, everything: bool) -> None:
             ) from None
     for path in logs if everything else ():
         path.unlink(missing_ok=True)
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """Return the newest complete checkpoint of a run.
+
+    Its manifest is written last, and its files are as long as the manifest says.
+    """
+    marked = [
+        (age, path.parent)
+        for path in folder.glob("checkpoints/step-*/manifest.json")
+        if (age := _age(path))
+    ]
+    if not marked:
+        raise NotFound(
+            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the "
+            "end and on interrupt, and `banyan runs rm` removes it"
+        )
+    return max(marked)[1]
+
+
+def _age(manifest: Path) -> tuple[int, int] | None:
+    """Return the learner epoch and step of a checkpoint; None if it is incomplete."""
+    try:
+        content = json.loads(manifest.read_text())
+        whole = all(
+            (manifest.parent / name).stat().st_size == file["bytes"]
+            for name, file in content["files"].items()
+        )
+        return (
+            (int(content["mark"]["learner_epoch"]), int(content["mark"]["step"])) if whole else None
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

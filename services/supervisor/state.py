@@ -24,6 +24,7 @@ _OURS = {
     "logs",
     secret.FILE,
     private_files.JAIL_PROOFS,
+    "python",  # rows and code that banyan.train was given
 }
 LEAST_FREE = 64 << 20  # bytes for the log and an empty store
 

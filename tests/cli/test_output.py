@@ -15,9 +15,9 @@ from banyan.cli import main as main_module
 from banyan.cli.join import instructions
 from banyan.cli.render import run_report, show
 from banyan.cli.render.console import emit, table_of
-from banyan.cli.runs import runs
 from banyan.cli.train import resume
 from banyan.errors import InvalidInput, NotFound
+from banyan.runtime import run_files
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 
@@ -211,13 +211,13 @@ def checkpoint(folder: Path, name: str, step: int, size: int) -> None:
 
 def test_only_a_whole_checkpoint_is_handed_on(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no checkpoint"):
-        runs.newest_checkpoint(tmp_path)
+        run_files.newest_checkpoint(tmp_path)
     checkpoint(tmp_path, "step-00000002-epoch-1", 2, 4)
     checkpoint(tmp_path, "step-00000003-epoch-1", 3, 9)  # torn
     checkpoint(tmp_path, ".step-00000004-epoch-1.77", 4, 4)  # what a writer has aside
     checkpoint(tmp_path, "step-00000005-epoch-1", 5, 4)
     (tmp_path / "checkpoints" / "step-00000005-epoch-1" / "manifest.json").write_text("{")
-    assert runs.newest_checkpoint(tmp_path).name == "step-00000002-epoch-1"
+    assert run_files.newest_checkpoint(tmp_path).name == "step-00000002-epoch-1"
 
 
 def test_a_run_is_shown_as_tables_with_its_evaluations_in_order(

@@ -13,11 +13,11 @@ from banyan.cli.render.curve import curve, thinned
 from banyan.cli.render.taught import taught
 from banyan.cli.runs import measurements
 from banyan.cli.runs.measurements import Measurement
-from banyan.cli.runs.runs import newest_checkpoint
 from banyan.client import Client
 from banyan.doctor.history import not_deterministic
 from banyan.errors import BanyanError
 from banyan.recipe import Recipe
+from banyan.runtime.run_files import newest_checkpoint
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts

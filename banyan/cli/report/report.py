@@ -14,7 +14,6 @@ from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.render import run_report
 from banyan.cli.render.console import out
 from banyan.cli.render.taught import taught
-from banyan.cli.render.tree_svg import drawn
 from banyan.cli.report.chart import Curve
 from banyan.cli.report.document import Picture, Report, Table, document
 from banyan.cli.report.redaction import redacted
@@ -24,6 +23,8 @@ from banyan.client import Client
 from banyan.doctor.history import evidence_words
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from banyan.render import tree_picture
+from banyan.render.tree_svg import drawn
 from banyan.runtime.distribution import installed_version
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
@@ -191,7 +192,7 @@ def _picture(client: Client, recipe: Recipe, summary: ts.TreeSummary, title: str
     name = summary.tree_id.hex()[:16]
     about = f"{name}, policy step {summary.policy_step}, mean reward {summary.mean_reward:.3f}"
     try:
-        lines = trees.picture_lines(
+        lines = tree_picture.lines(
             view_of(tree), trees.advantages_of(tree, recipe, trees.group_of(client, tree))
         )
         svg = drawn(lines, f"Tree {name}")

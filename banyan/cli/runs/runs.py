@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from banyan.cli.render.console import emit, err, out
 from banyan.cli.runs import removal
 from banyan.cli.runs import watch as watching
 from banyan.cli.store import commanding, reading, running
-from banyan.errors import InvalidInput, NotFound, Refused
+from banyan.errors import InvalidInput, Refused
 from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
@@ -164,36 +163,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """Return the newest complete checkpoint of a run.
-
-    Its manifest is written last, and its files are as long as the manifest says.
-    """
-    marked = [
-        (age, path.parent)
-        for path in folder.glob("checkpoints/step-*/manifest.json")
-        if (age := _age(path))
-    ]
-    if not marked:
-        raise NotFound(
-            f"there is no checkpoint in {folder / 'checkpoints'}; the learner writes one at the "
-            "end and on interrupt, and `banyan runs rm` removes it"
-        )
-    return max(marked)[1]
-
-
-def _age(manifest: Path) -> tuple[int, int] | None:
-    """Return the learner epoch and step of a checkpoint; None if it is incomplete."""
-    try:
-        content = json.loads(manifest.read_text())
-        whole = all(
-            (manifest.parent / name).stat().st_size == file["bytes"]
-            for name, file in content["files"].items()
-        )
-        return (
-            (int(content["mark"]["learner_epoch"]), int(content["mark"]["step"])) if whole else None
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -18,7 +18,7 @@ from banyan.cli.join.instructions import joining
 from banyan.cli.render.console import err, out
 from banyan.cli.render.live import LiveView, Past
 from banyan.cli.render.run_report import print_report
-from banyan.cli.train import resume, row_counts, search_path
+from banyan.cli.train import endings, resume, row_counts, search_path
 from banyan.client import Client
 from banyan.errors import BanyanError, Refused, TemporaryError
 from banyan.reasons import Reason
@@ -34,21 +34,34 @@ from banyan.wire.status import error_of
 from services.chassis.process.process import cancelled
 from services.chassis.rpc import rpc
 from services.supervisor.embedded import embedded
-from services.supervisor.fleet import GRACE_S
 from services.supervisor.supervisor import Supervisor
 
 INTERRUPTED = 130
 OPENING_S = 1.0  # time for a run that is being created when Ctrl-C arrives
 _NOT_READY = ("new", "starting", "waiting")
-LEAVING_S = 10.0  # a node polls every second, then drains
 
 
 class Session:
-    """Session that runs one recipe to its end, or continues a run, by default the newest."""
+    """Session that runs one recipe to its end, or continues a run, by default the newest.
+
+    handles_signals: whether Ctrl-C and the like interrupt it. Only a process's main thread can be
+        told; elsewhere `interrupt` does it.
+    ended: the run as it was when it was last heard of; None if none was begun
+    """
 
     def __init__(
-        self, state: Path, recipe: Recipe | None, listen: str, path: Sequence[str], run_id: str = ""
+        self,
+        state: Path,
+        recipe: Recipe | None,
+        listen: str,
+        path: Sequence[str],
+        run_id: str = "",
+        *,
+        handles_signals: bool = True,
     ) -> None:
+        self._handles_signals = handles_signals
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ended: rs.Run | None = None
         self._state, self._recipe, self._listen = state, recipe, listen
         self._wanted, self._resumed = run_id, recipe is None
         self._path = path
@@ -61,15 +74,29 @@ class Session:
 
     async def run(self) -> int:
         """Start everything, follow the run, stop everything; return the exit status."""
-        # A closed terminal interrupts, too, unless nohup ignores SIGHUP.
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        hangup = () if ignored else (signal.SIGHUP,)
-        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        self._loop = asyncio.get_running_loop()
+        if self._handles_signals:
+            self._handle_signals(self._loop)
         status = await self._within()
         if self._farewell:
             err.print(self._farewell, markup=False, soft_wrap=True)
         return status
+
+    def interrupt(self) -> None:
+        """Interrupt it from another thread: pause the run, or if called again, kill all services.
+
+        Before it runs, it does nothing.
+        """
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A closed terminal interrupts, too, unless nohup ignores SIGHUP.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        hangup = () if ignored else (signal.SIGHUP,)
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
+            loop.add_signal_handler(number, self._on_signal)
 
     async def _within(self) -> int:
         stack = contextlib.AsyncExitStack()
@@ -84,6 +111,7 @@ class Session:
             async with rpc.channel(state.address("gateway"), secret=state.secret) as channel:
                 gateway: gw_grpc.GatewayServiceAsyncStub = gw_grpc.GatewayServiceStub(channel)
                 run = await self._begin(gateway)
+                self.ended = run
                 if run is None:
                     err.print("stopped as the run was being begun")
                     return INTERRUPTED
@@ -109,10 +137,14 @@ class Session:
         return self._supervisor
 
     def _on_signal(self) -> None:
-        if self._interrupted.is_set():
-            if self._supervisor is not None:
-                self._supervisor.kill()
+        again = self._interrupted.is_set()
+        self._interrupt()
+        if again:
             os._exit(INTERRUPTED)
+
+    def _interrupt(self) -> None:
+        if self._interrupted.is_set() and self._supervisor is not None:
+            self._supervisor.kill()
         self._interrupted.set()
 
     # -- the run --
@@ -258,35 +290,6 @@ class Session:
         children = [c for c in self._supervisor.children.values() if c.run_id == run_id]
         return ", ".join(f"{c.service} {c.state}" for c in children if c.state in _NOT_READY)
 
-    async def _await_leaving(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> None:
-        """Keep the gateway until joined nodes, which learn from it that the run is over, have
-        left."""
-        end = time.monotonic() + LEAVING_S
-        while self._listen and time.monotonic() < end:
-            request = gw.ListMembersRequest(run_id=run_id)
-            try:
-                members = (await rpc.call(gateway.ListMembers, request, 5.0, 5.0)).members
-            except BanyanError:
-                return  # without a gateway nodes cannot learn it
-            if not any(m.joined and m.present for m in members):
-                return
-            await asyncio.sleep(0.2)
-
-    async def _await_checkpoint(self, supervisor: Supervisor, run_id: str) -> None:
-        """Wait until the learner of a stopped run has written its checkpoint, for the report."""
-        name, end = f"learner-{run_id}-", time.monotonic() + GRACE_S["learner"]
-
-        def writes() -> bool:
-            return any(
-                key.startswith(name) and child.running for key, child in supervisor.children.items()
-            )
-
-        if not writes():
-            return
-        with Waiting("the learner writes a checkpoint"):
-            while writes() and not self._interrupted.is_set() and time.monotonic() < end:
-                await asyncio.sleep(0.2)
-
     async def _pause(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run_id: str) -> int:
         err.print("stopping: the learner writes a checkpoint; once more to stop at once")
         request = gw.CancelRunRequest(run_id=run_id, pause=True, cause="interrupted")
@@ -307,16 +310,18 @@ class Session:
 
     async def _finish(self, gateway: "gw_grpc.GatewayServiceAsyncStub", run: rs.Run) -> int:
         assert self._recipe is not None and self._supervisor is not None
+        self.ended = run
         seconds, recipe = time.monotonic() - self._begun, self._recipe
         state = self._supervisor.fleet.state
         if run.state != rs.RUN_STATE_SUCCEEDED:  # otherwise the learner has already finished
-            await self._await_checkpoint(self._supervisor, run.run_id)
+            await endings.checkpoint(self._supervisor, run.run_id, self._interrupted)
 
         def report() -> None:
             with Client(state.address("treestore"), secret=state.secret) as client:
                 print_report(client, run.run_id, recipe, seconds, self._state)
 
-        await asyncio.gather(asyncio.to_thread(report), self._await_leaving(gateway, run.run_id))
+        leaving = [endings.leaving(gateway, run.run_id)] if self._listen else []
+        await asyncio.gather(asyncio.to_thread(report), *leaving)
         if run.state != rs.RUN_STATE_SUCCEEDED:
             cause = f": {run.cause}" if run.cause else ""
             err.print(

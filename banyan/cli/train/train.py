@@ -14,12 +14,11 @@ from banyan.cli import recipes
 from banyan.cli.options import DEFAULT_STATE, State
 from banyan.cli.render.console import emit, emit_yaml, err
 from banyan.cli.store import reading
+from banyan.cli.train import inputs, scorer_checks, search_path
 from banyan.cli.train import resume as resumable
-from banyan.cli.train import scorer_checks, search_path
 from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
-from banyan.recipe import Recipe, Task
-from banyan.recipe.hub_dataset import is_hub_dataset
+from banyan.recipe import Recipe
 from banyan.text.printable import PrintableFormatter
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def train(
     loaded = None if resume else _loaded(recipe, overrides or ())
     folders = recipes.folders(recipes.find(recipe)) if recipe else [Path.cwd()]
     if loaded is not None:
-        _check_listen(loaded, listen)
+        inputs.check_listen(loaded, listen)
         scorer_checks.check(loaded, folders, called=True, shown=dry_run)
     if dry_run:
         if loaded is None:
@@ -79,7 +78,7 @@ def train(
 
 def _loaded(recipe: str, overrides: Sequence[str]) -> Recipe:
     loaded = located(recipes.read(recipe, overrides), recipes.find(recipe))
-    _announce(loaded.task)
+    inputs.announce(loaded.task)
     return loaded
 
 
@@ -103,7 +102,7 @@ def _check_options(
 def _check_start(recipe: Recipe | None, run_id: str, state: Path, folders: Sequence[Path]) -> None:
     """Check the inputs of a new run, or without a recipe those of the run to resume."""
     if recipe is not None:
-        _prepare(recipe)
+        inputs.prepare(recipe)
     elif not (state / "store.sqlite").exists() and not os.environ.get("BANYAN_DATABASE"):
         raise resumable.nothing(run_id, state)
     else:
@@ -138,19 +137,6 @@ def _of_model(recipe: Recipe) -> tuple[str, str]:
     return "", f"model {recipe.model} is not here: a run fetches it as it begins; not checked"
 
 
-def _check_listen(recipe: Recipe, listen: str) -> None:
-    if not listen:
-        return
-    from services.supervisor.embedded import address
-
-    address(listen)
-    if recipe.deterministic:
-        raise InvalidInput(
-            "--listen: the recipe is deterministic, so one node samples all of it; leave --listen "
-            "out"
-        )
-
-
 def _check_inputs(recipe: Recipe) -> "Examples":
     """Check the inputs that a run would refuse as it begins; return its rows.
 
@@ -159,7 +145,7 @@ def _check_inputs(recipe: Recipe) -> "Examples":
     from services.chassis import models
     from services.gateway.tasks import dataset
 
-    _check_machine(recipe)
+    inputs.check_machine(recipe)
     models.check(recipe.model, tokenizer=recipe.resources.engine == "torch")
     return dataset.read(recipe, Path.cwd())
 
@@ -174,50 +160,13 @@ def _check_resumed(state: Path, run_id: str, folders: Sequence[Path]) -> None:
     with reading(state) as client:
         run = resumable.chosen(client.runs(), run_id, state)
     recipe = Recipe.model_validate_json(run.recipe_json, strict=False)
-    _announce(recipe.task)
+    inputs.announce(recipe.task)
     try:
-        _prepare(recipe)
-        if recipe.task.name == "file" and not _is_of_hub(recipe.task):
+        inputs.prepare(recipe)
+        if recipe.task.name == "file" and not inputs.is_of_hub(recipe.task):
             file.first(recipe.task, Path.cwd())
         scorer_checks.check(
             recipe, [Path(folder) for folder in search_path.remembered(state, folders)]
         )
     except InvalidInput as error:
         raise InvalidInput(f"run {run.run_id} cannot go on, and stays as it is: {error}") from None
-
-
-def _prepare(recipe: Recipe) -> None:
-    """Find model and data set before anything starts: what is missing is one clear message."""
-    from services.chassis import models
-    from services.gateway.tasks import file
-
-    _check_machine(recipe)
-    if _is_of_hub(recipe.task):
-        # Here it may take longer than a call of the gateway.
-        file.first(recipe.task, Path.cwd())
-    models.prepare(recipe.model, tokenizer=recipe.resources.engine == "torch")
-
-
-def _announce(task: Task) -> None:
-    if _is_of_hub(task):
-        err.print(f"reading {task.path} …", markup=False, soft_wrap=True)
-
-
-def _is_of_hub(task: Task) -> bool:
-    return task.name == "file" and is_hub_dataset(task.path)
-
-
-def _check_machine(recipe: Recipe) -> None:
-    """Check what this machine must have.
-
-    Raises NotReady, with its installation, if vLLM is needed but missing; InvalidInput if
-    accelerators are.
-    """
-    if recipe.resources.learner_device == "cuda":
-        from services.learner.model import device
-
-        device.choose("cuda", ranks=recipe.resources.learner_ranks)
-    if recipe.resources.engine == "vllm":
-        from services.rollout.engines.vllm_engine import installed
-
-        installed.check()

@@ -12,12 +12,12 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from banyan.cli import trees
-from banyan.cli.render import leaf_scores
 from banyan.cli.rescore import rescore, scoring
 from banyan.client import Client
 from banyan.errors import InvalidInput
 from banyan.plugins import Scored, Unscorable
 from banyan.recipe import Filter, Recipe
+from banyan.render import leaf_scores
 from banyan.tree import Leaf
 from banyan.v1 import runstore_service_pb2 as rs
 from methods.filter.length import Length

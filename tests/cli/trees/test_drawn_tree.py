@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banyan.cli.render.tree_svg import LONGEST, MOST_LEAVES, Line, drawn
 from banyan.errors import InvalidInput
+from banyan.render.tree_svg import LONGEST, MOST_LEAVES, Line, drawn
 from tests.cli.command import Said, banyan
 from tests.cli.refusals import refused
 from tests.system.test_made_before import STORED

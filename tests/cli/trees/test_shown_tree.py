@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from banyan.cli.trees import _shortened, runs
 from banyan.facts import Facts
+from banyan.render.node_runs import runs
+from banyan.render.tree_text import _shortened
 from banyan.segment import Kind, Segment
 from banyan.tree import Leaf, Tree
 from banyan.view import TreeView

@@ -1,0 +1,1 @@
+"""Stored trees as text for terminals and as pictures. Pure: nothing is read or printed."""
