@@ -9,13 +9,23 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from banyan.cli import advantages, dead, export, lineage, page, recipes, simulate, tools, trees
+from banyan.cli import (
+    advantages,
+    dead,
+    export,
+    lineage,
+    page,
+    recipes,
+    simulate,
+    tools,
+    trees,
+)
 from banyan.cli.doctor import doctor
 from banyan.cli.join import join
 from banyan.cli.render.console import err
 from banyan.cli.report import report
 from banyan.cli.rescore import rescore
-from banyan.cli.runs import runs
+from banyan.cli.runs import compare, runs
 from banyan.cli.sft.sft import sft
 from banyan.cli.train import demo, score, train
 from banyan.errors import BanyanError, InvalidInput
@@ -65,6 +75,7 @@ app.command("join")(join.join)
 app.command("token")(join.token)
 app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
+app.command("compare")(compare.compare)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
 app.command("report")(report.report)

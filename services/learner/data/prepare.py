@@ -172,7 +172,7 @@ def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, 
     packed = sum(len(part) for part in parts)
     unique = sum(_needed_tokens(credit) for credit in credits)
     # A batch without a single score has no reward.
-    reward = {"reward": float(fresh.mean())} if len(fresh) else {}
+    reward = {"reward": float(fresh.mean()), "reward_std": float(fresh.std())} if len(fresh) else {}
     return reward | {
         "leaves": float(len(rewards)),
         "unscorable_leaves": float(len(rewards) - len(scored)),

@@ -1,0 +1,107 @@
+"""`banyan compare`: two runs side by side."""
+
+import json
+import sqlite3
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from banyan.progress import comparison
+from banyan.progress.comparison import Estimate
+from banyan.v1 import runstore_service_pb2 as rs
+from tests.cli.command import banyan
+from tests.cli.refusals import refused
+from tests.system.test_made_before import RUN, STORED
+
+OTHER = "other-1c424681"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, with a copy of the run that has another seed and no metrics."""
+    folder = tmp_path_factory.mktemp("compared")
+    with tarfile.open(STORED) as archive:
+        archive.extractall(folder, filter="data")
+    made = folder / "state"
+    banyan("runs", "ls", "--state", made)
+    with sqlite3.connect(made / "store.sqlite") as database:
+        database.row_factory = sqlite3.Row
+        row = dict(database.execute("SELECT * FROM runs").fetchone())
+        recipe = json.loads(row["recipe_json"]) | {"seed": 7}
+        recipe["generate"]["settings"] = {"width": 8}
+        row |= {"run_id": OTHER, "request_id": "other", "recipe_json": json.dumps(recipe)}
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        database.execute(f"INSERT INTO runs ({names}) VALUES ({marks})", list(row.values()))
+    return made
+
+
+def test_recipes_and_numbers_stand_side_by_side(state: Path) -> None:
+    said = banyan("compare", RUN, "other", "--state", state)
+    assert said.returncode == 0, said.stderr
+    assert "A  before-1c424680" in said.stdout and f"B  {OTHER}" in said.stdout
+    lines = {line.split()[0]: line.split() for line in said.stdout.splitlines() if line.split()}
+    assert lines["seed"] == ["seed", "0", "7"]
+    assert lines["generate.settings.width"] == ["generate.settings.width", "4", "8"]
+    assert lines["reward"][1] == "0.463" and lines["reward"][-1] == "-"
+    assert "before-greedy accuracy" in said.stdout and "entropy" in said.stdout
+
+
+def test_programs_get_all_of_it(state: Path) -> None:
+    found = json.loads(banyan("compare", RUN, OTHER, "--json", "--state", state).stdout)
+    assert found["first"]["run_id"] == RUN and found["same_rows"] is True
+    keys = {row["key"] for row in found["recipe"]}
+    assert keys == {"seed", "generate.settings.width"}
+    first = found["evaluations"][0]
+    assert first["first"]["value"] == 1.0 and first["second"] is None
+
+
+def test_a_run_is_not_compared_with_itself(state: Path) -> None:
+    refused(banyan("compare", RUN, "before", "--state", state), "are one run")
+
+
+def test_the_interval_of_a_difference_is_newcombes() -> None:
+    """Newcombe (1998), table II (a): 56 of 70 against 48 of 80."""
+    both = (
+        rs.ReadProgressResponse(evals=[progress(48, 80)]),
+        rs.ReadProgressResponse(evals=[progress(56, 70)]),
+    )
+    (row,) = comparison.evaluations(*both)
+    assert row.difference is not None and row.difference.interval is not None
+    assert row.difference.value == pytest.approx(0.2)
+    assert row.difference.interval == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def progress(correct: int, n: int) -> rs.EvalProgress:
+    return rs.EvalProgress(label="after-greedy", scored=n, correct=correct, reward_sum=correct)
+
+
+def test_graded_rewards_are_means_without_an_interval() -> None:
+    message = rs.EvalProgress(label="after-greedy", scored=4, correct=1, reward_sum=2.5)
+    both = (rs.ReadProgressResponse(evals=[message]), rs.ReadProgressResponse())
+    (row,) = comparison.evaluations(*both)
+    assert row.name == "after-greedy mean reward" and row.difference is None
+    assert row.first == Estimate(0.625, None, 4) and row.second is None
+
+
+def test_metrics_are_means_of_the_last_steps() -> None:
+    first = [{"step": step, "reward": float(step), "lost": None} for step in range(20)]
+    second = [{"step": 0, "reward": 3.0, "entropy": 1.0}]
+    entropy, reward = comparison.metrics(first, second, last=4)
+    assert entropy.first is None and entropy.difference is None
+    assert reward.first is not None and reward.first.value == 17.5 and reward.first.n == 4
+    half = 1.959964 * (5 / 3) ** 0.5 / 2
+    assert reward.first.interval == pytest.approx((17.5 - half, 17.5 + half))
+    assert reward.second == Estimate(3.0, None, 1)
+    assert reward.difference == Estimate(-14.5, None, 1)
+
+
+def test_recipes_differ_by_their_innermost_keys() -> None:
+    first = {"a": {"b": 1, "c": [1, 2]}, "filter": [{"name": "x"}], "same": 1}
+    second = {"a": {"b": 2, "c": [1, 2]}, "filter": [{"name": "y"}, {"name": "z"}], "same": 1}
+    found = comparison.differences(json.dumps(first), json.dumps(second))
+    assert found == [
+        ("a.b", "1", "2"),
+        ("filter.0.name", '"x"', '"y"'),
+        ("filter.1.name", "-", '"z"'),
+    ]
