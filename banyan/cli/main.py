@@ -20,6 +20,7 @@ from banyan.cli import (
     tools,
     trees,
 )
+from banyan.cli.checkpoint import evaluate, sample
 from banyan.cli.doctor import doctor
 from banyan.cli.join import join
 from banyan.cli.render.console import err
@@ -75,6 +76,9 @@ app.command("join")(join.join)
 app.command("token")(join.token)
 app.add_typer(dead.app, name="dead")
 app.command("doctor")(doctor.doctor)
+app.command("eval")(evaluate.evaluate)
+app.command("sample")(sample.sample)
+app.command("chat")(sample.chat)
 app.command("compare")(compare.compare)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)

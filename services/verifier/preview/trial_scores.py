@@ -1,7 +1,7 @@
 """Scores of completions on request of a person: no broker, no store, the verifier's own code."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from banyan import reward
@@ -46,6 +46,13 @@ async def score(
 
     Raises InvalidInput if a scorer cannot be loaded, or cannot be called with the row.
     """
+    return (await score_rows(recipe, [(row, completions)]))[0]
+
+
+async def score_rows(
+    recipe: Recipe, answered: Sequence[tuple[Row, Sequence[str]]]
+) -> list[list[tuple[list[TrialScore], float | None]]]:
+    """Return for each row what `score` does for its completions; processes are started once."""
     settings = settings_reader.read(Settings)
     pool = Pool(settings.limits, hurried=True)
     jail = ChosenJail(settings.state, sandbox=settings.sandbox)
@@ -56,13 +63,26 @@ async def score(
             if spec.name in EXAMINERS:
                 await jail.choose()
             elif spec.name not in {**UNCONFINED, **UNCONFINED_GROUPS, **ASKERS, **EARNINGS}:
-                await pool.warm(spec, row)
-        by_scorer = [
-            await _scores(scoring, spec, completions, row, spec.name in recipe.scorers)
-            for spec in specs.values()
+                await pool.warm(spec, answered[0][0])
+        return [
+            await _of_row(recipe, scoring, specs.values(), completions, row)
+            for row, completions in answered
         ]
     finally:
         await scoring.close()
+
+
+async def _of_row(
+    recipe: Recipe,
+    scoring: Scoring,
+    specs: Collection[ScorerSpec],
+    completions: Sequence[str],
+    row: Row,
+) -> list[tuple[list[TrialScore], float | None]]:
+    by_scorer = [
+        await _scores(scoring, spec, completions, row, spec.name in recipe.scorers)
+        for spec in specs
+    ]
     scores = [list(of_completion) for of_completion in zip(*by_scorer, strict=True)]
     weights = by_name(recipe.scorers, recipe.scorer_weights)
     rewards = _rewards(scores, len(recipe.scorers), weights)

@@ -13,6 +13,7 @@ import pytest
 import banyan
 from banyan.errors import InvalidInput, RunEnded
 from banyan.runtime import state_folder
+from tests.cli.command import process as command
 from tests.faults.harness import tiny_model
 from tests.system.tiny import byte_tokenizer
 
@@ -51,6 +52,9 @@ print(json.dumps({
     "trees": [t.mean_reward for t in run.trees()], "leaves": [l.reward for l in tree.leaves],
     "other": [c.advantage for c in tree.advantages(estimator="rloo")],
     "evaluations": [e.label for e in run.evaluations()],
+    "measured": next(
+        (e.mean_reward, e.answers) for e in run.evaluations() if e.label == "after-greedy"
+    ),
 }))
 """
 # A notebook calls within a loop that runs already.
@@ -95,7 +99,17 @@ def test_a_script_trains_on_its_rows_with_its_reward(folder: Path) -> None:
     assert set(result["evaluations"]) == {"before-greedy", "after-greedy"}
     assert any("step   2/2" in line for line in lines), "a line for each step without a terminal"
     assert said.count("run python-") == 1, "the script ran once"
-    assert not state_folder.locked(folder / "whole.py.state")
+    state = folder / "whole.py.state"
+    assert not state_folder.locked(state)
+    run_id = Path(result["checkpoint"]).parents[1].name
+    again = json.loads(command("eval", run_id, "--json", "--state", state, cwd=folder).stdout)
+    assert again["mean_reward"] == result["measured"][0] and again["n"] == result["measured"][1]
+    sampled = [
+        command("sample", run_id, "--prompt", "say 3", "-n", "3", "--json", "--state", state).stdout
+        for _ in range(2)
+    ]
+    answers = [json.loads(line)["text"] for line in sampled[0].splitlines()]
+    assert sampled[0] == sampled[1] and len(answers) == 3 and len(set(answers)) > 1
 
 
 @pytest.mark.slow

@@ -215,4 +215,6 @@ def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     assert lesson.metrics["stale_leaves"] == 1
     # Neither the stale leaf's tokens nor the skipped group's.
     assert sum(len(s.token_U) for s in lesson.sequences) == 35
-    assert recorded["metrics"]["reward"] == pytest.approx(np.mean([0, 1, 1, 0, 1, 1, 1]))
+    fresh = [0, 1, 1, 0, 1, 1, 1]
+    assert recorded["metrics"]["reward"] == pytest.approx(np.mean(fresh))
+    assert recorded["metrics"]["reward_std"] == pytest.approx(np.std(fresh))
