@@ -91,7 +91,7 @@ def _check_options(
             " its model further, banyan export it and begin a run with --set model=FOLDER"
         )
     if not resume and not recipe:
-        raise InvalidInput("name a recipe, such as recipes/quickstart.yaml, or use --resume")
+        raise InvalidInput("name a recipe, such as quickstart, or use --resume")
     if json_without_dry_run:
         raise InvalidInput(
             "--json goes with --dry-run; banyan runs watch RUN --json tells a run's progress to "
