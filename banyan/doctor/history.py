@@ -15,15 +15,15 @@ def history(
     steps: metrics of the steps as `plain_data.metrics` returns them
     last: newest step
     """
-    return series(((s["step"], _finite(s)) for s in steps), _held_out(evaluations, last))
+    return series(((s["step"], _finite(s)) for s in steps), held_out(evaluations, last))
 
 
 def _finite(step: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in step.items() if value is not None}
 
 
-def _held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured]:
-    """Return the finished greedy evaluations, by step."""
+def held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured]:
+    """Return the finished greedy evaluations. last: newest step, for that after the run."""
     measured = []
     for message in evaluations:
         when, _, kind = message.label.rpartition("-")

@@ -76,7 +76,8 @@ ATTRIBUTES: dict[str, str] = {
     "banyan.state": "state of a tree",
     "banyan.queue": "queue inside a service, or a consumer of the broker",
     "banyan.program": "what ran in a sandbox: scorer or program",
-    # OpenTelemetry's own names, from its conventions for calls and for GenAI
+    # OpenTelemetry's own names, from its conventions for processes, calls and GenAI
+    "cpu.mode": "user or system",
     "rpc.system.name": "grpc",
     "rpc.method": "service/method",
     "gen_ai.operation.name": "text_completion or execute_tool",
@@ -109,6 +110,9 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "banyan.scores": ("{score}", "scores given, by scorer and state"),
     "banyan.score.duration": ("s", "time to score a leaf"),
+    "banyan.scores.missing": ("{score}", "scores that a leaf did not get, by scorer and reason"),
+    "banyan.claims.returned": ("{tree}", "trees that a node gave back, by reason"),
+    "banyan.claims.again": ("{tree}", "trees that were claimed before: given back, or lost"),
     "banyan.answers": ("{answer}", "answers of environments, by outcome and effect"),
     "banyan.answer.duration": ("s", "time to answer an action, from its way to its receipt"),
     "banyan.replays": ("{step}", "steps that were made again, as their states were lost"),
@@ -131,6 +135,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.step.ratio_share": (
         "1",
         "share of sampled path tokens by the ratio training / sampling",
+    ),
+    "banyan.step.start_kl": ("nat", "KL of the model that the run began with to the policy"),
+    "banyan.steps.skipped": (
+        "{step}",
+        "optimizer steps that changed nothing, as a loss or a gradient was not finite",
     ),
     "banyan.step.entropy": ("nat", "mean entropy of the policy at sampled path tokens"),
     "banyan.step.zero_variance_share": (
@@ -168,6 +177,16 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.spans.failed": ("{span}", "spans that no receiver took in time"),
     "banyan.spans.dropped": ("{span}", "spans that the queue before the exporter had no room for"),
     "banyan.run.step": ("{step}", "optimizer steps of a run that is not over"),
+    # Prometheus knows no sum of a histogram with values below 0, so that rewards need a level, too.
+    "banyan.run.reward": ("1", "mean reward of the newest batch of a run"),
+    "banyan.run.held_out_reward": (
+        "1",
+        "mean reward of the greedy answers to held-out rows, in a run's newest evaluation",
+    ),
+    "banyan.run.step_age": (
+        "s",
+        "time since a run that trains made its newest step, or began to train",
+    ),
     "banyan.trees.held": ("{tree}", "trees of a run that grow, wait for scores, or for a batch"),
     "banyan.members": ("{node}", "rollout nodes of a run that are present"),
     "banyan.store.waiting": ("{row}", "rows that wait in the store, by queue"),
@@ -176,11 +195,21 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.engine.running": ("{segment}", "segments that an engine decodes"),
     "banyan.engine.waiting": ("{segment}", "segments that wait for an engine"),
     "banyan.engine.kv_tokens": ("{token}", "tokens whose KV an engine holds"),
+    "banyan.engine.policy_step": ("{step}", "policy step that an engine samples from"),
+    "banyan.children.cpu.time": (
+        "s",
+        "processor time of the processes below this one: sandboxes, jails, workers",
+    ),
+    # OpenTelemetry's own names, from its conventions for processes
+    "process.cpu.time": ("s", "processor time of this process, by mode"),
+    "process.memory.usage": ("By", "resident memory of this process"),
+    "process.uptime": ("s", "time since this process began"),
 }
 
 _OF_SCORES = {"ABSENT", "BUDGET", "EXCEPTION", "NOT_A_NUMBER", "TIMEOUT", "TOO_LARGE"}
 _OF_TREES = {"REDUNDANT", "RETURNED", "STALE"}
-REASONS = frozenset({*map(str, Reason), *_OF_SCORES, *_OF_TREES})
+_OF_RETURNS = {"drain", "policy", "UNABLE", "UNUSABLE"}
+REASONS = frozenset({*map(str, Reason), *_OF_SCORES, *_OF_TREES, *_OF_RETURNS})
 """Kinds of reasons why something has no score, was refused or was dropped: their first words. What
 follows may quote an answer, and nodes of others word it as they like."""
 
@@ -189,6 +218,7 @@ SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 600.0),
 )
+KLS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 BUCKETS: Mapping[str, tuple[float, ...]] = {
     "banyan.ingest.duration": SECONDS,
     "banyan.score.duration": SECONDS,
@@ -197,7 +227,8 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "banyan.engine.occupancy": tuple(float(2**power) for power in range(11)),
     # Rewards of users may have any scale: halves of tens around those that are most common, 0 to 1.
     "banyan.step.reward": (-10.0, -5.0, -1.0, -0.5, -0.1, *SHARES, 2.0, 5.0, 10.0, 50.0, 100.0),
-    "banyan.step.mismatch_kl": (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    "banyan.step.mismatch_kl": KLS,
+    "banyan.step.start_kl": KLS,
     "banyan.step.entropy": (
         0.0,
         0.001,

@@ -11,11 +11,16 @@ def main() -> None:
     torch_environment.settle(os.environ)  # before torch
     from services.chassis.process import process
     from services.chassis.process.settings import read
+    from services.chassis.process.telemetry import providers
     from services.learner.settings import LearnerSettings
+
+    if _follows():  # it would take the port and the announced address of rank 0
+        for variable in (providers.LISTEN, providers.TARGET):
+            os.environ.pop(variable, None)
 
     async def run(stop: asyncio.Event) -> None:
         settings = read(LearnerSettings)
-        if os.environ.get("RANK", "0") != "0":  # started by torchrun or by rank 0
+        if _follows():
             with garbage.paused():
                 from services.learner.training.distributed import follower
 
@@ -30,6 +35,11 @@ def main() -> None:
         await service.run(settings, stop)
 
     process.main("learner", run)
+
+
+def _follows() -> bool:
+    """Return whether this is another rank than 0, started by torchrun or by rank 0."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A meter of a run's drift from its start, on paths of its first batch (training/drift.py)."""
 
+from services.chassis.process import telemetry
 from services.learner.packing.packing import PackedSequence
 from services.learner.ports import Store
 from services.learner.training import drift
@@ -20,6 +21,8 @@ class DriftMeter:
         if self._probe is None:
             self._probe = await self._first_paths()
         metrics = await self._torch.drift(self._probe)
+        if "start_kl" in metrics:
+            telemetry.observe("banyan.step.start_kl", metrics["start_kl"])
         whole_rate = metrics.pop("whole_rate", 0.0)
         return metrics | ({"relative_rate": learning_rate / whole_rate} if whole_rate else {})
 

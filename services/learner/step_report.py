@@ -37,9 +37,11 @@ def numbers(lesson: Lesson, timed: Timed, step: int) -> dict[str, float]:
             report.skipped,
             steps,
         )
+    telemetry.count("banyan.steps.skipped", report.skipped)
     telemetry.observe("banyan.step.duration", timed.seconds)
     if "reward" in lesson.metrics:
         telemetry.observe("banyan.step.reward", lesson.metrics["reward"])
+        telemetry.level("banyan.run.reward", lesson.metrics["reward"])
     _observe_training(report)
     _observe_sampling(lesson.metrics)
     measured = _REPORTED if report.measures else ()  # a step without a trained token measured none

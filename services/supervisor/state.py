@@ -22,6 +22,7 @@ _OURS = {
     state_folder.PORTS_FILE,
     state_folder.STORE_FILE,
     "logs",
+    "observe",  # of banyan observe
     secret.FILE,
     private_files.JAIL_PROOFS,
     "python",  # rows and code that banyan.train was given

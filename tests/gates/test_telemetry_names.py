@@ -26,11 +26,11 @@ def test_every_name_is_in_the_schema() -> None:
     for verb, call, _ in calls():
         if verb in ("span", "start"):
             spans.add(first_string(call))
-        if verb in ("count", "observe", "level"):
+        if verb in ("count", "observe", "level", "watch"):
             metrics.add(first_string(call))
         if verb == "observe":
             histograms.add(first_string(call))
-        if verb in ("span", "start", "count", "observe", "level"):
+        if verb in ("span", "start", "count", "observe", "level", "watch"):
             attributes |= {k.arg for k in call.keywords if k.arg and k.arg.startswith("banyan_")}
     metrics |= {"banyan.spans.sent", "banyan.spans.failed", "banyan.spans.dropped"}  # by Sender
     assert spans and spans <= set(SPANS)

@@ -12,7 +12,7 @@ from typing import Any
 from banyan.errors import BanyanError, InvalidInput, NotReady
 from banyan.runtime.launch import find_users_code
 from banyan.text.printable import printable
-from services.chassis.process import telemetry
+from services.chassis.process import resource_usage, telemetry
 from services.chassis.process.parent_death import orphaned, tie_to_parent
 from services.chassis.process.telemetry.log_lines import formatter
 
@@ -39,6 +39,7 @@ def main(
         tie_to_parent()
         find_users_code()
         telemetry.setup(service)
+        resource_usage.watch()
         # What the imports made never becomes garbage, and a pass over it holds up the loop.
         gc.collect()
         gc.freeze()

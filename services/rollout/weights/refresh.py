@@ -6,7 +6,7 @@ The store knows which policies there are; events only trigger a poll.
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from banyan.errors import BanyanError
@@ -51,6 +51,7 @@ class Refresher:
         self._unfit_since = 0.0
         self._unproven = 0
         self.loaded: PolicyVersion | None = None
+        telemetry.watch("banyan.engine.policy_step", self._loaded_step)
 
     @property
     def fit(self) -> bool:
@@ -127,6 +128,10 @@ class Refresher:
         except BanyanError:
             await self._thread.admit()
             raise
+
+    def _loaded_step(self) -> Iterator[tuple[float, Mapping[str, str]]]:
+        if self.loaded is not None:
+            yield self.loaded.step, {}
 
     async def _count_unproven(self) -> None:
         unproven = (await self._thread.stats()).unproven

@@ -5,7 +5,7 @@ commits.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from banyan.errors import InvalidInput
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.v1.treestore_service_pb2_grpc import TreeStoreServiceServicer
+from services.chassis.process import telemetry
 from services.treestore.api import lineage
 from services.treestore.api.callers import run_of
 from services.treestore.control import learner_failures
@@ -44,16 +45,20 @@ class TreeStoreService(TreeStoreServiceServicer):
     async def ClaimTree(self, request: ts.ClaimTreeRequest, call: Call) -> ts.ClaimTreeResponse:
         await self._check_run(request.tree_id, call)
         now, settings = self._context.now(), self._context.settings
-        return await self._context.write(
+        claim = await self._context.write(
             lambda c: claim_batch.claim_one(c, request, now, settings), [request.tree_id]
         )
+        _count_again([claim])
+        return claim
 
     async def ClaimTrees(self, request: ts.ClaimTreesRequest, call: Call) -> ts.ClaimTreesResponse:
         now, settings, run_id = self._context.now(), self._context.settings, run_of(call)
         keys = [claim.tree_id for claim in request.claims]
-        return await self._context.write(
+        response = await self._context.write(
             lambda c: claim_batch.claim_many(c, request, run_id, now, settings), keys
         )
+        _count_again(outcome.claim for outcome in response.outcomes)
+        return response
 
     async def RenewClaim(self, request: ts.RenewClaimRequest, call: Call) -> ts.RenewClaimResponse:
         await self._check_run(request.tree_id, call)
@@ -104,6 +109,8 @@ class TreeStoreService(TreeStoreServiceServicer):
             ),
             [request.tree_id],
         )
+        kind = telemetry.kind_of(request.reason)
+        telemetry.count("banyan.claims.returned", banyan_reason=kind)
         return ts.ReturnTreeResponse()
 
     async def ReadActions(
@@ -293,3 +300,8 @@ class TreeStoreService(TreeStoreServiceServicer):
 
 def _seconds(deadline_ms: int) -> float:
     return min(deadline_ms / 1000, _LONGEST_WAIT_S)
+
+
+def _count_again(granted: Iterable[ts.ClaimTreeResponse]) -> None:
+    """Count claims that are not the first of their trees."""
+    telemetry.count("banyan.claims.again", sum(claim.epoch > 1 for claim in granted))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from banyan.v1 import tree_pb2
 from services.treestore.unit_of_work.unit_of_work import UnitOfWork
 
 
@@ -15,6 +16,7 @@ class Outcome:
     ended: state and reason of each tree that ended
     segments: number of stored segments
     refused: the reason of each refused event
+    missing: scorer and reason of each leaf that got no score
     late: number of late scores
     dead: number of dead letters
     recorded: number of events in the outbox
@@ -26,6 +28,7 @@ class Outcome:
     ended: list[tuple[int, str]] = field(default_factory=list)
     segments: int = 0
     refused: list[str] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
     late: int = 0
     dead: int = 0
     recorded: int = 0
@@ -41,6 +44,11 @@ def outcome(work: UnitOfWork) -> Outcome:
         ended=[(tree.state, tree.reason) for tree in work.ended],
         segments=len(work.new_segments),
         refused=[str(values["reason"]) for values in work.new_refused],
+        missing=[
+            (str(values["scorer"]), str(values["reason"]))
+            for values in work.new_scores
+            if values["state"] == tree_pb2.SCORE_STATE_UNSCORABLE
+        ],
         late=len(work.new_late),
         dead=len(work.new_dead),
         recorded=len(work.outgoing.rows),

@@ -16,6 +16,9 @@ def publish_outcome(context: Context, outcome: Outcome) -> None:
         telemetry.count("banyan.segments.stored", outcome.segments)
     for reason in outcome.refused:
         telemetry.count("banyan.segments.refused", banyan_reason=telemetry.kind_of(reason))
+    for scorer, reason in outcome.missing:
+        kind = telemetry.kind_of(reason)
+        telemetry.count("banyan.scores.missing", banyan_scorer=scorer, banyan_reason=kind)
     for state, reason in outcome.ended:
         if state == tree_pb2.TREE_STATE_DROPPED:
             telemetry.count("banyan.trees.dropped", banyan_reason=telemetry.kind_of(reason))

@@ -23,5 +23,16 @@ def test_what_a_node_says_is_no_label() -> None:
     ]
 
 
+def test_missing_scores_are_counted_by_scorer_and_kind() -> None:
+    missing = [("number", "TIMEOUT: 2 s"), ("mine:reward", "KeyError of mine")]
+    context = cast(Context, SimpleNamespace(notifier=mock.Mock(), wake_outbox=mock.Mock()))
+    with mock.patch("services.treestore.loops.outcomes.telemetry.count") as count:
+        publish_outcome(context, Outcome(missing=missing))
+    assert [(call.kwargs["banyan_scorer"], *_labelled(call)) for call in count.call_args_list] == [
+        ("number", "banyan.scores.missing", "TIMEOUT"),
+        ("mine:reward", "banyan.scores.missing", "OTHER"),
+    ]
+
+
 def _labelled(call: Any) -> tuple[str, str]:
     return call.args[0], call.kwargs["banyan_reason"]

@@ -8,6 +8,7 @@ from services.chassis.process.telemetry.metrics import kind_of as kind_of
 from services.chassis.process.telemetry.metrics import level as level
 from services.chassis.process.telemetry.metrics import measuring as measuring
 from services.chassis.process.telemetry.metrics import observe as observe
+from services.chassis.process.telemetry.metrics import watch as watch
 from services.chassis.process.telemetry.providers import active
 from services.chassis.process.telemetry.span import CONTENT as CONTENT
 from services.chassis.process.telemetry.span import Span as Span

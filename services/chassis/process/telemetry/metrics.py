@@ -6,7 +6,7 @@ as they like has no place in one.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from banyan.runtime.telemetry_schema import BUCKETS, METRICS, REASONS
@@ -15,6 +15,7 @@ from services.chassis.process.telemetry.span import current, named
 
 STALE_S = 60.0
 """Seconds after which a level that nobody stated again is left out: its run or node is gone."""
+Read = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
 _instruments: dict[str, Any] = {}
 _levels: dict[str, dict[tuple[tuple[str, Any], ...], tuple[float, float]]] = {}
 _lock = threading.Lock()
@@ -55,6 +56,26 @@ def level(name: str, value: float, **attributes: Any) -> None:
                 name, [lambda options: _stated(name)], unit, description
             ),
         )
+
+
+def watch(name: str, read: Read, rises: bool = False) -> None:
+    """Have a value read whenever something takes metrics.
+
+    read: gives values with their attributes, by the names of the schema
+    rises: whether it is a total that only rises
+    """
+    unit, description = METRICS[name]
+    if active.meter is not None:
+        meter = active.meter
+        make = meter.create_observable_counter if rises else meter.create_observable_gauge
+        _instrument(name, lambda: make(name, [lambda options: _read(read)], unit, description))
+
+
+def _read(read: Read) -> Iterator[Any]:
+    from opentelemetry.metrics import Observation
+
+    for value, attributes in read():
+        yield Observation(value, named(dict(attributes)))
 
 
 def _stated(name: str) -> Iterator[Any]:
