@@ -129,6 +129,10 @@ docs: $(STAMP) ## write the documentation as a site into site/; fail on a dead l
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	$(BIN)/python -m docs.site.checked site
 
+.PHONY: observability
+observability: $(STAMP) ## write dashboards and rules for Kubernetes from banyan/observability
+	$(BIN)/python -m banyan.observability.manifests
+
 .PHONY: proto
 proto: $(STAMP) ## write banyan/v1 from proto/banyan/v1
 	proto/generate.sh

@@ -23,6 +23,7 @@ from banyan.cli import (
 from banyan.cli.checkpoint import evaluate, sample
 from banyan.cli.doctor import doctor
 from banyan.cli.join import join
+from banyan.cli.observe.observe import observe
 from banyan.cli.render.console import err
 from banyan.cli.report import report
 from banyan.cli.rescore import rescore
@@ -80,6 +81,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("sample")(sample.sample)
 app.command("chat")(sample.chat)
 app.command("compare")(compare.compare)
+app.command("observe")(observe)
 app.command("advantages")(advantages.advantages)
 app.command("export")(export.export)
 app.command("report")(report.report)

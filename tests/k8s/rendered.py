@@ -18,6 +18,12 @@ SERVICES = ("gateway", "treestore", "verifier", "rollout", "learner")
 PORTS = {"gateway": 7100, "treestore": 7101, "verifier": 7102, "rollout": 7103, "learner": 7104}
 
 
+METRICS_PORT = 9464  # the usual one of OpenTelemetry's exporter for Prometheus
+
+
+OPERATOR = "monitoring.coreos.com/v1"
+
+
 WORKLOADS = ("Deployment", "StatefulSet")
 
 

@@ -1,0 +1,85 @@
+"""Programs that show metrics and traces: how each is found and started, and how to get it."""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from banyan.cli.observe.tool import Tool, running
+from banyan.observability.prometheus import configuration
+from banyan.observability.rules import rule_file
+
+HOST = "127.0.0.1"
+PROMETHEUS_S, PHOENIX_S = 30.0, 120.0
+NO_PROMETHEUS = (
+    "Prometheus is not installed: `apt install prometheus` or `brew install prometheus`, or put its"
+    " binary on PATH"
+)
+NO_VIEWER = (
+    "no trace viewer is installed: `uv tool install arize-phoenix` (0.6 GB, Elastic License 2.0)"
+    " gives the command `phoenix`; another receiver of OTLP over gRPC does as well"
+)
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """A trace viewer.
+
+    tool: the program
+    receiver: where it takes spans, by OTLP over gRPC
+    """
+
+    tool: Tool
+    receiver: str
+
+    def trace(self, trace_id: str) -> str:
+        """Return the address of a trace."""
+        return f"{self.tool.address}/redirects/traces/{trace_id}"
+
+
+def found(name: str) -> str:
+    """Return the path of a program, on PATH or beside this interpreter; empty if missing."""
+    beside = Path(sys.executable).with_name(name)
+    return shutil.which(name) or (str(beside) if beside.exists() else "")
+
+
+@contextlib.contextmanager
+def prometheus(binary: str, state: Path, port: int, every_s: float) -> Iterator[Tool]:
+    """Run Prometheus on the processes of a state folder. Raise InvalidInput if it ends at once."""
+    from services.chassis.process.private_files import folder
+
+    home = folder(state / "observe")
+    rules, config = home / "rules.yaml", home / "prometheus.yaml"
+    rules.write_text(rule_file())
+    config.write_text(configuration(state, rules, every_s))
+    command = [
+        binary,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={home / 'prometheus'}",
+        f"--web.listen-address={HOST}:{port}",
+    ]
+    log, address = home / "prometheus.log", f"http://{HOST}:{port}"
+    with running("Prometheus", command, address=address, log=log, env={}) as tool:
+        tool.await_answer("/-/ready", PROMETHEUS_S)
+        yield tool
+
+
+@contextlib.contextmanager
+def phoenix(binary: str, state: Path, port: int, receiver_port: int) -> Iterator[Viewer]:
+    """Run Arize Phoenix, a viewer of traces. Raise InvalidInput if it ends at once."""
+    from services.chassis.process.private_files import folder
+
+    home = folder(state / "observe")
+    env = {
+        "PHOENIX_HOST": HOST,
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(receiver_port),
+        "PHOENIX_WORKING_DIR": str(folder(home / "phoenix")),
+        "PHOENIX_TELEMETRY_ENABLED": "false",  # nothing of a run goes to its makers
+    }
+    log, address = home / "phoenix.log", f"http://{HOST}:{port}"
+    with running("Phoenix", [binary, "serve"], address=address, log=log, env=env) as tool:
+        tool.await_answer("/healthz", PHOENIX_S)
+        yield Viewer(tool, f"http://{HOST}:{receiver_port}")
