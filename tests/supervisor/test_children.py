@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput, Refused
-from services.chassis.process import nats_server
+from banyan.runtime import ports
 from services.supervisor.child import Child
 from services.supervisor.state import PORTS, StateFolder
 from tests.supervisor.supervised import DEAF, alive
@@ -58,7 +58,7 @@ def test_ports_are_kept_unless_somebody_took_them(tmp_path: Path) -> None:
 
 
 def test_no_two_services_get_the_same_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_server, "_outgoing_ports", lambda: (20_012, 65_535))  # leaves twelve
+    monkeypatch.setattr(ports, "_outgoing_ports", lambda: (20_012, 65_535))  # leaves twelve
     for number in range(20):
         folder = StateFolder.open(tmp_path / str(number))
         folder.choose_ports()

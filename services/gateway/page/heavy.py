@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
+from banyan.reasons import Reason
 from services.gateway.page.http.errors import HttpError
 
 T = TypeVar("T")
@@ -25,7 +26,9 @@ class Heavy:
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of work in a thread. Raise HttpError if too much waits."""
         if self._waiting >= WAITING:
-            raise HttpError(503, "TEMPORARY", f"{WAITING} heavy requests wait already; ask again")
+            raise HttpError(
+                503, Reason.TEMPORARY, f"{WAITING} heavy requests wait already; ask again"
+            )
         self._waiting += 1
         try:
             async with self._slots:

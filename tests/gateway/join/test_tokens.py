@@ -128,7 +128,7 @@ async def test_a_node_that_speaks_other_messages_is_refused(
 ) -> None:
     monkeypatch.setattr(client, "schema_version", SimpleNamespace(digest=lambda: spoken))
     with pytest.raises(
-        Refused, match=f"node 'n-1' is {said}.*version of banyan on the node"
+        Refused, match=f"node 'n-1' is {said}.*version of Banyan on the node"
     ) as refused:
         await client.admit(
             here.running.join_address, await here.token(here.run_id), tmp_path / "node", "n-1"
