@@ -226,6 +226,14 @@ def test_variables_are_settings_of_the_service(objects):
         assert {"BANYAN_NATS", "BANYAN_STORE", "BANYAN_LISTEN"} <= ours
 
 
+def test_the_page_is_for_who_may_forward_a_port(objects):
+    (gateway,) = [c for w, c in containers(objects) if w["metadata"]["name"] == "gateway"]
+    listen = next(e["value"] for e in gateway["env"] if e["name"] == "BANYAN_HTTP_LISTEN")
+    host, _, port = listen.rpartition(":")
+    assert host == "127.0.0.1", "reading on loopback needs no secret"
+    assert int(port) not in {p["containerPort"] for p in gateway["ports"]}
+
+
 def test_each_service_has_its_name_and_its_port(objects):
     for workload, container in containers(objects):
         name = workload["metadata"]["name"]
