@@ -29,9 +29,13 @@ window.EventSource = class extends Real {
 Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Debian's chromium: Playwright downloads none."""
+    """Start Debian's chromium: Playwright downloads none.
+
+    Until it ends, Playwright's event loop counts as running in this thread, so tests that are
+    coroutines cannot run: it ends with each file.
+    """
     assert Path(CHROMIUM).exists(), f"{CHROMIUM} is missing: run tests/setup.sh slow"
     # As root chromium needs --no-sandbox; everything that it loads here is ours.
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
