@@ -12,7 +12,6 @@ from rich.text import Text
 from banyan.cli import (
     advantages,
     dead,
-    export,
     lineage,
     page,
     recipes,
@@ -22,6 +21,7 @@ from banyan.cli import (
 )
 from banyan.cli.checkpoint import evaluate, sample
 from banyan.cli.doctor import doctor
+from banyan.cli.export import export
 from banyan.cli.join import join
 from banyan.cli.observe.observe import observe
 from banyan.cli.render.console import err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from banyan.cli import export
+from banyan.cli.export import export
 from banyan.errors import InvalidInput
 from banyan.v1 import runstore_service_pb2 as rs
 from services.learner.checkpoints import checkpoint
