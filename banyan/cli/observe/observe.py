@@ -102,12 +102,16 @@ def _where(step: LastStep | None, viewer: Viewer | None) -> str:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Have SIGTERM and SIGINT end the block as Ctrl-C does, also where the shell ignores SIGINT for
+    commands in the background.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _wait(tools: list[Tool]) -> None:
