@@ -33,7 +33,7 @@ from bench.harness.table import Result, median
 from bench.overhead import Started, run_of
 from tests.faults.harness import tiny_model
 
-STEPS, REAL_STEPS, WARM, ROUNDS = 50, 14, 5, 3
+STEPS, REAL_STEPS, WARM, ROUNDS = 30, 12, 5, 2
 TOKEN_S = 0.14  # of the scripted engine, as long as the arithmetic recipe's
 SCRAPE_S = 15.0
 OFF, READ, SENT, AWAY, SILENT, FULL = "off", "read", "sent", "away", "silent", "full"
