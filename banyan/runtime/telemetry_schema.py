@@ -175,6 +175,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "banyan.dead_letters": ("{message}", "messages given up"),
     "banyan.spans.sent": ("{span}", "spans that a receiver took"),
     "banyan.spans.failed": ("{span}", "spans that no receiver took in time"),
+    "banyan.spans.forgotten": (
+        "{span}",
+        "spans of traces outside the share that were held back, and made room for later ones",
+    ),
     "banyan.spans.dropped": ("{span}", "spans that the queue before the exporter had no room for"),
     "banyan.run.step": ("{step}", "optimizer steps of a run that is not over"),
     # Prometheus knows no sum of a histogram with values below 0, so that rewards need a level, too.

@@ -21,17 +21,24 @@ class KeptTraces:
     sender: processor of the spans that are sent.
     share: share of traces that are sent whole, from 0 to 1.
     slow_s: seconds after which a span makes its trace slow.
+    count: counts spans, by name of metric.
     """
 
-    def __init__(self, sender: Any, *, share: float, slow_s: float, held: int = HELD) -> None:
+    def __init__(
+        self,
+        sender: Any,
+        *,
+        share: float,
+        slow_s: float,
+        count: Callable[[str, int], None],
+        held: int = HELD,
+    ) -> None:
         self._sender, self._share, self._slow_ns = sender, share, slow_s * 1e9
-        self._most = held
+        self._most, self._note = held, count
         self._lock = threading.Lock()
         self._held: OrderedDict[int, list[Any]] = OrderedDict()  # by trace id
         self._count = 0
         self._kept: OrderedDict[int, None] = OrderedDict()
-        self.forgotten = 0
-        """Spans of traces that fell out unsent, as nothing was known against them."""
         self.tell: Callable[[int], None] = lambda trace_id: None
         """Called with a trace id that turned out to be worth sending, by any thread."""
 
@@ -52,10 +59,11 @@ class KeptTraces:
             self.tell(trace_id)
         with self._lock:
             is_kept = trace_id in self._kept
-            if not is_kept:
-                self._hold(trace_id, span)
+            forgotten = 0 if is_kept else self._hold(trace_id, span)
         if is_kept:
             self._sender.on_end(span)
+        if forgotten:
+            self._note("banyan.spans.forgotten", forgotten)
 
     @property
     def keeps_all(self) -> bool:
@@ -80,13 +88,15 @@ class KeptTraces:
             self._sender.on_end(span)
         return True
 
-    def _hold(self, trace_id: int, span: Any) -> None:
+    def _hold(self, trace_id: int, span: Any) -> int:
+        """Hold a span back; return how many of the oldest traces are forgotten for it."""
         self._held.setdefault(trace_id, []).append(span)
         self._count += 1
+        before = self._count
         while self._count > self._most:
             _, spans = self._held.popitem(last=False)
             self._count -= len(spans)
-            self.forgotten += len(spans)
+        return before - self._count
 
     def shutdown(self) -> None:
         """End the sender. What is held back was neither chosen nor wrong."""

@@ -87,7 +87,8 @@ class Providers:
         most = int(os.environ["OTEL_BSP_MAX_QUEUE_SIZE"])
         sender = Sender(BatchSpanProcessor, OTLPSpanExporter(), most=most, count=count)
         share = _number(SHARE, 1.0, most=1.0)
-        self.kept = KeptTraces(sender, share=share, slow_s=_number(SLOW, 30.0))
+        slow_s = _number(SLOW, 30.0)
+        self.kept = KeptTraces(sender, share=share, slow_s=slow_s, count=count)
         provider = TracerProvider(resource=resource)
         provider.add_span_processor(cast(Any, self.kept))  # its base would load the SDK
         self.tracer = provider.get_tracer("banyan")
