@@ -22,6 +22,7 @@ from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.doctor.history import evidence_words
 from banyan.errors import InvalidInput
+from banyan.progress.run_status import moment
 from banyan.recipe import Recipe
 from banyan.render import tree_picture
 from banyan.render.tree_svg import drawn
@@ -77,7 +78,7 @@ def gathered(client: Client, run: rs.Run) -> Report:
         title=str(recipe.get("name") or run.run_id),
         about=str(recipe.get("description") or "a run of Banyan"),
         facts=_facts(client, run, recipe),
-        measured=_measured(progress),
+        measured=_measured(progress, run.step),
         curves=[*_curves(steps), *_accuracy(progress, run.step)],
         pictures=list(_pictures(client, run)),
         costs=_costs(progress, steps),
@@ -120,9 +121,14 @@ def _facts(client: Client, run: rs.Run, recipe: dict[str, Any]) -> dict[str, str
     return {name: value for name, value in facts.items() if value}
 
 
-def _measured(progress: rs.ReadProgressResponse) -> Table | None:
+def _measured(progress: rs.ReadProgressResponse, last: int) -> Table | None:
     rows = []
-    for message in sorted(progress.evals, key=lambda e: _place(e.label)):
+
+    def order(message: rs.EvalProgress) -> tuple[int, bool, str]:
+        label = message.label
+        return moment(label, last) or 0, label.startswith("after"), label
+
+    for message in sorted(progress.evals, key=order):
         when = message.label.rpartition("-")[0] or message.label
         graded = plain_data.graded(message)
         for name, found in measurements.lines(message):
@@ -130,13 +136,6 @@ def _measured(progress: rs.ReadProgressResponse) -> Table | None:
             rows.append((f"{when}, {name}", str(found.n), *figures))
     columns = ("held-out rows", "n", "result", "95 % interval")
     return Table(columns=columns, rows=rows) if rows else None
-
-
-def _place(label: str) -> tuple[int, int]:
-    """Return where an evaluation stands: before, by step, after."""
-    when = label.rpartition("-")[0]
-    number = when.removeprefix("step-")
-    return {"before": 0, "after": 2}.get(when, 1), int(number) if number.isdigit() else 0
 
 
 def _curves(steps: Sequence[dict[str, Any]]) -> Iterator[Curve]:
@@ -149,9 +148,7 @@ def _accuracy(progress: rs.ReadProgressResponse, last: int) -> Iterator[Curve]:
     """Yield the greedy accuracy of held-out rows over steps, with its interval."""
     points, bounds = [], []
     for message in progress.evals:
-        when, _, kind = message.label.rpartition("-")
-        number = when.removeprefix("step-")
-        step = {"before": 0, "after": last}.get(when, int(number) if number.isdigit() else None)
+        kind, step = message.label.rpartition("-")[2], moment(message.label, last)
         if kind == "greedy" and message.scored and step is not None:
             points.append((step, message.correct / message.scored))
             bounds.append((step, *plain_data.wilson(message.correct, message.scored)))

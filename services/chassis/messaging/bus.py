@@ -301,15 +301,6 @@ class Bus:
             if len(page) < _LISTED:
                 return found
 
-    async def waiting(self, stream: str) -> dict[str, int]:
-        """Return the messages that each durable consumer has not answered, by name."""
-        consumers = await self._js.consumers_info(stream)
-        return {
-            consumer.name: (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
-            for consumer in consumers
-            if consumer.config.durable_name
-        }
-
     async def subjects_of(self, stream: str) -> list[str]:
         """Return the subjects of which a stream holds messages."""
         info = await self._js.stream_info(stream, subjects_filter=">")

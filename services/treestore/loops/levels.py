@@ -50,8 +50,10 @@ class Levels:
     async def _state_stream(self, stream: str) -> None:
         state = await self._bus.state(stream)
         telemetry.level("banyan.log.bytes", state.bytes, banyan_queue=stream)
-        for consumer, waiting in (await self._bus.waiting(stream)).items():
-            telemetry.level("banyan.log.waiting", waiting, banyan_queue=f"{stream}/{consumer}")
+        for depth in await self._bus.depths(stream):
+            unanswered = depth.waiting + depth.unacknowledged
+            queue = f"{stream}/{depth.consumer}"
+            telemetry.level("banyan.log.waiting", unanswered, banyan_queue=queue)
 
     def _state_store(self, now_ms: int, connection: Connection) -> None:
         live = runs.read_all(connection, rs.ReadRunsRequest(live_only=True), now_ms).runs

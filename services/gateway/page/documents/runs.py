@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from banyan.progress.run_status import moment
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 
@@ -72,11 +73,7 @@ def saved_share(samples: rs.SampleCounts) -> float | None:
 
 def evaluation(message: rs.EvalProgress, last: int) -> dict[str, Any]:
     """Return an evaluation with the step whose policy it measures; `last` is the run's newest."""
-    when, _, _ = message.label.rpartition("-")
-    number = when.removeprefix("step-")
-    known = {"before": 0, "after": last}.get(when)
-    step = int(number) if known is None and number.isdigit() else known
-    return plain_data.evaluation(message) | {"step": step}
+    return plain_data.evaluation(message) | {"step": moment(message.label, last)}
 
 
 def metrics(policies: Iterable[rs.StoredPolicy], after: int = -1) -> list[dict[str, Any]]:
