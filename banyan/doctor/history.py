@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from banyan.doctor.series import Evidence, Measured, Series, series
+from banyan.progress.run_status import moment
 from banyan.v1 import runstore_service_pb2 as rs
 
 
@@ -26,11 +27,10 @@ def held_out(evaluations: Iterable[rs.EvalProgress], last: int) -> list[Measured
     """Return the finished greedy evaluations. last: newest step, for that after the run."""
     measured = []
     for message in evaluations:
-        when, _, kind = message.label.rpartition("-")
-        if kind == "greedy" and message.done >= message.groups and message.scored:
-            step = {"before": 0, "after": last}.get(when)
-            number = int(when.removeprefix("step-")) if step is None else step
-            measured.append(Measured(number, message.reward_sum / message.scored, message.scored))
+        step, is_greedy = moment(message.label, last), message.label.endswith("-greedy")
+        is_over = message.done >= message.groups and message.scored
+        if is_greedy and is_over and step is not None:
+            measured.append(Measured(step, message.reward_sum / message.scored, message.scored))
     return measured
 
 

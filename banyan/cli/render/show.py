@@ -1,10 +1,12 @@
 """`banyan runs show` for people: a run's facts, evaluations, nodes and counts."""
 
+import sys
 from typing import Any
 
 from rich.text import Text
 
 from banyan.cli.render.console import out, table_of
+from banyan.progress.run_status import moment
 from banyan.wire import plain_data
 
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
@@ -60,12 +62,9 @@ def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> 
         out.print(table_of(rows, columns))
 
 
-def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
+def _moment(row: dict[str, Any]) -> tuple[int, str]:
     """Return the sort key of an evaluation: before, during, after."""
-    when = row["label"].rsplit("-", 1)[0]
-    place = {"before": 0, "after": 2}.get(when, 1)
-    step = when.removeprefix("step-")
-    return place, int(step) if step.isdigit() else 0, row["label"]
+    return moment(row["label"], sys.maxsize) or 0, row["label"]
 
 
 def _evaluation(row: dict[str, Any]) -> list[dict[str, Any]]:
