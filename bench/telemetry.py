@@ -33,7 +33,7 @@ from bench.harness.table import Result, median
 from bench.overhead import Started, run_of
 from tests.faults.harness import tiny_model
 
-STEPS, REAL_STEPS, WARM, ROUNDS = 30, 12, 5, 2
+STEPS, REAL_STEPS, WARM = 30, 12, 5
 TOKEN_S = 0.14  # of the scripted engine, as long as the arithmetic recipe's
 SCRAPE_S = 15.0
 OFF, READ, SENT, AWAY, SILENT, FULL = "off", "read", "sent", "away", "silent", "full"
@@ -45,6 +45,8 @@ CONDITIONS = {
     SILENT: "a receiver that accepts and never answers",
     FULL: "a silent receiver and a queue of 64 spans",
 }
+COMPARED, OTHER = 4, 2
+"""Rounds: of the conditions whose processor time is compared, and of the others."""
 _FIXED = ["eval.samples=0", "eval.max_rows=2", f"budget.steps={STEPS}"]
 _SHARE_BAR, _STEP_BAR = "bar: at most 2", "bar: at most 0.010"
 
@@ -75,16 +77,18 @@ def run() -> Result:
         _add_scripted(result, _rounds(load(RECIPE, [*_FIXED, *tiny]), list(CONDITIONS), STEPS))
     _add_real(result, _rounds(load(RECIPE, _FIXED), [OFF, READ, SENT], REAL_STEPS))
     result.notes.append(
-        f"{ROUNDS} runs of each condition in turn; steps {WARM + 1} to {STEPS} of each with the"
-        f" scripted engine, to {REAL_STEPS} with the real one"
+        f"{COMPARED} runs each without telemetry, read and sent, {OTHER} of the others;"
+        f" steps {WARM + 1} to {STEPS} of each with the scripted engine, to {REAL_STEPS} with the"
+        " real one"
     )
     return result
 
 
 def _rounds(recipe: Recipe, names: Sequence[str], steps: int) -> dict[str, Measured]:
     found: dict[str, Measured] = defaultdict(Measured)
-    for number in range(ROUNDS):
-        for name in [*names[number:], *names[:number]]:  # no condition is always first
+    for number in range(COMPARED):
+        now = names if number < OTHER else [n for n in names if n in (OFF, READ, SENT)]
+        for name in [*now[number % 3 :], *now[: number % 3]]:  # no condition is always first
             asyncio.run(_measure(name, recipe, steps, found[name]))
             seconds, spent = median(found[name].seconds), found[name].processor[-1]
             print(f"  {name}: {seconds:.3f} s, {spent:.3f} s of processors", flush=True)
@@ -92,6 +96,7 @@ def _rounds(recipe: Recipe, names: Sequence[str], steps: int) -> dict[str, Measu
 
 
 def _add_scripted(result: Result, found: Mapping[str, Measured]) -> None:
+    result.notes.append(_each("scripted engine", found))
     for name, words in CONDITIONS.items():
         measured = found[name]
         result.add(f"{words}: a step, median", median(measured.seconds), "s")
@@ -105,7 +110,17 @@ def _add_scripted(result: Result, found: Mapping[str, Measured]) -> None:
         result.add(f"{CONDITIONS[name]}: processor time added, a step", added, "s", bar)
 
 
+def _each(engine: str, found: Mapping[str, Measured]) -> str:
+    """Return the processor seconds a step of each run, in words."""
+    runs = (
+        f"{CONDITIONS[name]} {', '.join(f'{one:.3f}' for one in measured.processor)}"
+        for name, measured in found.items()
+    )
+    return f"{engine}, processor seconds a step of each run: {'; '.join(runs)}"
+
+
 def _add_real(result: Result, found: Mapping[str, Measured]) -> None:
+    result.notes.append(_each("real engine", found))
     spent = {name: median(found[name].processor) for name in found}
     result.add("real engine, without telemetry: processor time, a step", spent[OFF], "s")
     for name in (READ, SENT):
