@@ -64,19 +64,22 @@ async def _serve(
 
     store: its address and secret
     """
+    from services.chassis.process import settings
     from services.chassis.rpc import rpc
     from services.gateway.page.app import Page
     from services.gateway.page.host import serving
     from services.gateway.page.http.access import Access
     from services.gateway.page.reads import Reads
+    from services.gateway.settings import Settings
 
+    free = not settings.read(Settings).http_token
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     address, secret = store
     channel = rpc.channel(address, secret=secret)
     try:
-        made = Page(Reads(channel), Access(secret=folder.secret), folder.path)
+        made = Page(Reads(channel), Access(secret=folder.secret, loopback_free=free), folder.path)
         listen = f"{HOST}:{port or _own_port(folder)}"
         async with serving(made.app, made.hub, listen) as served:
             _show(f"http://{served}{path}", no_open)

@@ -88,6 +88,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
             bus,
             listen=settings.http_listen,
             hosts=settings.http_hosts,
+            free=not settings.http_token,
             secret=settings.secret,
             state=settings.state,
         )

@@ -21,6 +21,9 @@ class Settings(Shared):
     http_hosts: str = ""
     """Further host:port, with commas between them, under which browsers may reach the page, such as
     that of a proxy."""
+    http_token: bool = False
+    """Whether reading the page needs the token on loopback, too: where other users of this host, or
+    a proxy on it, must not read for free."""
     join_address: str = ""
     """host:port under which nodes reach the TLS port; empty for `join_listen`."""
     join_nats: str = ""

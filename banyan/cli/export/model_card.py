@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from banyan.cli.report.redaction import redacted
 from banyan.cli.runs import measurements
 from banyan.digest import blake
 from banyan.text.printable import printable
+from banyan.text.redaction import redacted
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 

@@ -16,7 +16,6 @@ from banyan.cli.render.console import out
 from banyan.cli.render.taught import taught
 from banyan.cli.report.chart import Curve
 from banyan.cli.report.document import Picture, Report, Table, document
-from banyan.cli.report.redaction import redacted
 from banyan.cli.runs import measurements
 from banyan.cli.store import reading
 from banyan.client import Client
@@ -27,6 +26,7 @@ from banyan.recipe import Recipe
 from banyan.render import tree_picture
 from banyan.render.tree_svg import drawn
 from banyan.runtime.distribution import installed_version
+from banyan.text.redaction import redacted
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts

@@ -12,12 +12,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from banyan.errors import InvalidInput
+from services.gateway.page.http.connection import Connection, most_connections
 from services.gateway.page.http.streams import Hub
 
 LISTEN_S = 15.0  # wait for a port that this process's predecessor may still hold
 _POLL_S = 0.1
-_MOST_CONNECTIONS = 256
-_MOST_HEAD = 16 << 10  # bytes of a request's line and headers
+_ACCEPTED_AT_ONCE = 64  # connections of one turn of the loop
+_MOST_HEAD = 16 << 10  # bytes of a request's line and headers while they are incomplete
 _KEEP_ALIVE_S = 15
 _GRACE_S = 1
 
@@ -38,11 +39,12 @@ async def serving(app: ASGIApp, hub: Hub, listen: str) -> AsyncIterator[str]:
     Wait for a port that is in use. Raise InvalidInput if it still is, or if the address is another
     host's.
     """
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its starts and ends are ours
+    # Its starts and ends are ours, and a line for every bad request would fill the log.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     bound = await _bind(listen)
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         loop="none",
@@ -50,7 +52,8 @@ async def serving(app: ASGIApp, hub: Hub, listen: str) -> AsyncIterator[str]:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=most_connections(),
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=_MOST_HEAD,

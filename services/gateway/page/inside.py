@@ -25,6 +25,7 @@ class PageHost:
 
     listen: host:port; empty for no page
     hosts: further host:port under which browsers may reach it, with commas between them
+    free: whether reading on loopback needs no token
     secret: the token
     state: the state folder
 
@@ -40,12 +41,13 @@ class PageHost:
         *,
         listen: str,
         hosts: str,
+        free: bool,
         secret: str,
         state: Path,
     ) -> None:
         self._gateway, self._channel, self._bus = gateway, channel, bus
         self._listen, self._hosts = listen, hosts
-        self._secret, self._state = secret, state
+        self._free, self._secret, self._state = free, secret, state
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = loop.create_future()
         self.address: asyncio.Future[str] = loop.create_future()
@@ -80,7 +82,7 @@ class PageHost:
         hosts = tuple(filter(None, self._hosts.replace(" ", "").split(",")))
         return Page(
             Reads(self._channel),
-            Access(secret=self._secret, hosts=hosts),
+            Access(secret=self._secret, hosts=hosts, loopback_free=self._free),
             self._state,
             Control(self._gateway, self._channel, self._state),
             self._queues,

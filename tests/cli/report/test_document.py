@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from banyan.cli.report.chart import Curve, drawn
 from banyan.cli.report.document import Picture, Report, Table, document
-from banyan.cli.report.redaction import HIDDEN, redacted
+from banyan.text.redaction import HIDDEN, redacted
 from tests.cli.command import banyan
 from tests.cli.refusals import refused
 from tests.system.test_made_before import STORED

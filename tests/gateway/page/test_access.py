@@ -140,6 +140,18 @@ async def test_reading_on_another_address_needs_token_or_session(nowhere: Page) 
         await refused(client, 401, "POST", "/api/runs/r/cancel")  # good for reading only
 
 
+async def test_reading_on_loopback_may_need_the_token_too(tmp_path: Path) -> None:
+    rules = Access(secret=SECRET, loopback_free=False)
+    page = Page(Reads(rpc.channel("127.0.0.1:9")), rules, tmp_path)
+    async with client_of(page) as client:
+        await refused(client, 401, "GET", "/api/runs")
+        await refused(client, 401, "GET", "/api/runs/r/events")
+        assert (await client.get("/")).status_code == 200  # it asks for the token
+        await refused(client, 503, "GET", "/api/runs", headers=BEARER)
+        await client.post("/api/session", headers=BEARER)
+        await refused(client, 503, "GET", "/api/runs")  # by the cookie
+
+
 async def test_a_session_ends_and_cannot_be_made() -> None:
     rules, now = Access(secret=SECRET), time.time()
     session = rules.session(now)
@@ -158,6 +170,12 @@ async def test_every_answer_has_the_headers(client: httpx.AsyncClient) -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
     assert "unsafe" not in CSP and "script-src 'self'" in CSP
+
+
+async def test_no_cache_keeps_an_answer_or_a_session(client: httpx.AsyncClient) -> None:
+    for method, path in (("POST", "/api/session"), ("GET", "/api/runs?limit=0"), ("GET", "/x.y")):
+        answer = await client.request(method, path, headers=BEARER)
+        assert answer.headers["cache-control"] == "no-store", path
 
 
 async def test_large_requests_are_refused(client: httpx.AsyncClient) -> None:

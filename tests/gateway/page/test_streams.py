@@ -134,6 +134,16 @@ async def test_a_thing_that_is_gone_ends_the_stream_with_the_reason() -> None:
     assert last and last.name == "over" and json.loads(last.data)["reason"] == "NOT_FOUND"
 
 
+async def test_a_source_that_fails_inside_ends_the_stream(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Counted):
+        async def poll(self) -> list[Event]:
+            raise RuntimeError("the password is hunter2")
+
+    async with asyncio.timeout(5):
+        found = await taken(Hub(), Broken(), 99)
+    assert [event.name for event in found if event] == ["n"] and "hunter2" in caplog.text
+
+
 def test_no_text_can_end_an_event() -> None:
     text = 'x\n\nevent: over\ndata: {"a": 1}\r\n\r\n\u2028'
     encoded = Event("news", json.dumps(text).encode()).encoded()

@@ -58,11 +58,7 @@ class Endpoint:
             read_all(self.parameters, request.query_params.multi_items()),
         )
         answer = await self.handler(call)
-        if isinstance(answer, Response):
-            return answer
-        response = json_response(answer)
-        response.headers["cache-control"] = "no-store"
-        return response
+        return answer if isinstance(answer, Response) else json_response(answer)
 
 
 LIMIT = Parameter(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from banyan.progress.run_status import moment
+from banyan.text.redaction import redacted
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 
@@ -39,8 +40,8 @@ def run(message: rs.Run, live_ms: int) -> dict[str, Any]:
         "created": plain_data.when(message.created_unix_ms),
         "ended": plain_data.when(message.ended_unix_ms),
         "seconds": round(live_ms / 1000, 1),
-        "model": _text(recipe.get("model")),
-        "task": _text(task.get("path")) or _text(task.get("name")),
+        "model": _text(redacted(recipe.get("model"))),
+        "task": _text(redacted(task.get("path"))) or _text(task.get("name")),
         "policy": _text(_part(recipe, "generate").get("policy")),
         "advantage": _text(_part(recipe, "optimise").get("advantage")),
         "live": message.state in WORKING,
@@ -50,7 +51,7 @@ def run(message: rs.Run, live_ms: int) -> dict[str, Any]:
 def whole(
     answer: rs.ReadRunResponse, members: Sequence[rs.Member], left_s: float | None
 ) -> dict[str, Any]:
-    """Return a run with its progress, its recipe and its members.
+    """Return a run with its progress, its recipe without secrets, and its members.
 
     answer: with progress
     left_s: seconds that it still takes; None while nothing tells them
@@ -58,7 +59,7 @@ def whole(
     return {
         "run": run(answer.run, answer.live_ms),
         "progress": plain_data.progress(answer.progress),
-        "recipe": recipe_json(answer.run),
+        "recipe": redacted(recipe_json(answer.run)),
         "members": [plain_data.member(member) for member in members],
         "left_s": left_s,
         "saved_share": saved_share(answer.progress.samples),

@@ -26,6 +26,7 @@ COOKIE = "banyan_session"
 SESSION_S = 12 * 3600
 MOST_BODY = 4096  # bytes of a request's body
 MOST_QUERY = 2048  # bytes of a request's query
+MOST_HEADERS = 16 << 10  # bytes of a request's headers, however they arrive
 _SAFE = ("GET", "HEAD")
 _FREE = ("/api/openapi.json",)
 
@@ -96,6 +97,10 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         """Raise HttpError for a request that is not let in."""
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
+            raise HttpError(
+                431, Reason.INVALID_INPUT, f"the headers are over {MOST_HEADERS} bytes; send fewer"
+            )
         headers = _headers(scope)
         host = self._check_host(scope, headers)
         if len(scope.get("query_string", b"")) > MOST_QUERY:

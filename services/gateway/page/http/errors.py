@@ -45,9 +45,10 @@ def encoded(document: Any) -> bytes:
 
 
 def json_response(document: Any, status: int = 200) -> Response:
-    """Return a JSON response; bytes are a document that is encoded already."""
+    """Return a JSON response that no cache keeps; bytes are a document that is encoded already."""
     content = document if isinstance(document, bytes) else encoded(document)
-    return Response(content, status, media_type="application/json")
+    headers = {"cache-control": "no-store"}
+    return Response(content, status, headers, media_type="application/json")
 
 
 def error_response(error: BanyanError) -> Response:

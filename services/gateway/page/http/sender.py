@@ -19,6 +19,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 WRITE_S = 10.0  # a reader that takes nothing for so long is cut
+_PIECE = 64 << 10  # bytes of a body that are written at once, so that each has the deadline
 
 
 class Cut(Exception):
@@ -36,6 +37,14 @@ class Sender:
         if message["type"] == "http.response.start":
             self.started = True
             message["headers"] = [*message.get("headers", []), *HEADERS]
+        body = memoryview(message.get("body", b""))
+        last = max(0, len(body) - 1) // _PIECE * _PIECE
+        for start in range(0, last, _PIECE):
+            piece = bytes(body[start : start + _PIECE])
+            await self._write({**message, "body": piece, "more_body": True})
+        await self._write({**message, "body": bytes(body[last:])} if body else message)
+
+    async def _write(self, message: Message) -> None:
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._send(message)

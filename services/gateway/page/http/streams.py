@@ -113,6 +113,9 @@ class _Poller:
                 return self.end()
             except BanyanError as error:
                 log.info("a watched page waits: %s", error)
+            except Exception:  # else its readers would wait for ever, as if nothing happened
+                log.exception("what a page watches cannot be read")
+                return self.end()
             if self.source.over:
                 self._put(Event("over", encoded({"reason": None, "message": None})))
                 return self.end()
