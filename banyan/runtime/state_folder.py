@@ -15,8 +15,15 @@ LOCK, PORTS_FILE, STORE_FILE = "lock", "ports.json", "store.sqlite"
 
 
 def check(path: Path) -> None:
-    """Raise InvalidInput if a folder holds no store."""
-    if not (path / STORE_FILE).exists() and not os.environ.get("BANYAN_DATABASE"):
+    """Raise InvalidInput if a folder holds no store, or is closed to this user."""
+    try:
+        known = (path / STORE_FILE).exists()
+    except PermissionError:
+        raise InvalidInput(
+            f"{path} is closed to this user: state folders are their owners' alone; call this as"
+            " the owner, or name another folder with --state"
+        ) from None
+    if not known and not os.environ.get("BANYAN_DATABASE"):
         raise InvalidInput(
             f"{path} holds no store; run banyan train first, or name the folder with --state"
         )

@@ -22,7 +22,7 @@ class Settings(Shared):
     """Further host:port, with commas between them, under which browsers may reach the page, such as
     that of a proxy."""
     http_token: bool = False
-    """Whether reading the page needs the token on loopback, too: where other users of this host, or
+    """True if reading the page needs the token on loopback, too: where other users of this host, or
     a proxy on it, must not read for free."""
     join_address: str = ""
     """host:port under which nodes reach the TLS port; empty for `join_listen`."""

@@ -30,6 +30,17 @@ def test_a_run_has_its_facts_as_plain_python(store: banyan.Store) -> None:
         _ = run.checkpoint
 
 
+def test_a_folder_of_another_user_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(InvalidInput, match="is closed to this user"):
+        banyan.open(tmp_path)
+
+
 def test_metrics_are_rows_and_a_frame(store: banyan.Store) -> None:
     run = store.run()
     rows = run.metrics()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from banyan.cli.export import model_card
-from banyan.cli.export.push import push
+from banyan.cli.export import push as hub
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render.console import emit, out
 from banyan.cli.runs.runs import RunId
@@ -57,10 +57,12 @@ def export(
             f"{to} exists and is {'not empty' if to.is_dir() else 'not a folder'}; name a new "
             "folder"
         )
+    if repository:
+        hub.check(repository)
     with reading(state) as client:
         run = client.run(run_id)
         facts = _written(client, run, to, merge)
-    url = push(to, repository, private=not public) if repository else ""
+    url = hub.push(to, repository, private=not public) if repository else ""
     if as_json:
         emit({"run_id": run.run_id, **facts, "url": url or None}, True)
         return

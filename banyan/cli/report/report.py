@@ -1,6 +1,8 @@
 """`banyan report`: a run as one HTML file, to keep, to print, or to send by mail."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,8 +66,26 @@ def report(
     with reading(state) as client:
         run = client.run(run_id)
         written = file or Path(f"{run.run_id}.html")
-        written.write_text(document(gathered(client, run)), encoding="utf-8")
-    out.print(f"{written}  {written.stat().st_size / 1024:.0f} KiB", markup=False, soft_wrap=True)
+        text = document(gathered(client, run))
+    _write(written, text)
+    size = len(text.encode()) / 1024
+    out.print(f"{written}  {size:.0f} KiB", markup=False, soft_wrap=True)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file, or replace one, as a whole; a pipe or a terminal gets the text as it is."""
+    if file.exists() and not file.is_file():
+        file.write_text(text, encoding="utf-8")
+        return
+    target = file.resolve()  # a link stays one
+    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, aside)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def gathered(client: Client, run: rs.Run) -> Report:

@@ -3,6 +3,7 @@ readers, a small log.
 """
 
 import logging
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,18 @@ def reader(path: Path, connections: int) -> Engine:
     transaction.
     """
     query = {"mode": "ro", "uri": "true"}
+    if _is_closed(path):
+        query["immutable"] = "1"
     url = URL.create("sqlite", database=path.absolute().as_uri(), query=query)
     return _engine(url, "BEGIN", connections)
+
+
+def _is_closed(path: Path) -> bool:
+    """Return True for a file that no process writes, in a folder where we cannot make the log's
+    index, without which SQLite reads a file with a log only if it is told that nothing changes.
+    """
+    log_file = path.with_name(path.name + "-wal")
+    return not os.access(path.parent, os.W_OK) and not log_file.exists()
 
 
 def file_of(engine: Engine) -> str:

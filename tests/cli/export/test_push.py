@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,14 +15,17 @@ from banyan.cli.export.model_card import Card, card, lineage_digest
 from banyan.digest import blake
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, banyan
 from tests.cli.export.upload_hub import TOKEN, UploadHub, serving
+from tests.cli.refusals import refused
 
 PUSH = """
 import sys
 from pathlib import Path
 from banyan.cli.export.push import push
 from banyan.errors import BanyanError
+import banyan.cli.export.push
+banyan.cli.export.push._ANSWER_S = 2.0
 try:
     print(push(Path(sys.argv[1]), sys.argv[2], private=sys.argv[3] == "private"))
 except BanyanError as error:
@@ -158,3 +162,18 @@ def test_a_hub_that_is_not_there_is_named_as_such(exported: Path) -> None:
     done = push(UploadHub(address="http://127.0.0.1:9"), exported)
     assert done.returncode == 1 and "TemporaryError: the hub does not answer" in done.stderr
     assert "HF_ENDPOINT" in done.stderr and "Traceback" not in done.stderr
+    later = f"`hf upload me/sums {exported} . --exclude trees.jsonl --exclude run.json`"
+    assert later in done.stderr, "what was said stays here then, too"
+
+
+def test_a_hub_that_never_answers_is_not_waited_for_without_an_end(exported: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = push(UploadHub(address=address), exported)
+    assert done.returncode == 1 and "TemporaryError: the hub does not answer" in done.stderr
+    assert TOKEN not in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    refused(banyan("export", "x", "--to", tmp_path / "to", "--push", "a/b/c"), "--push 'a/b/c'")
+    assert not (tmp_path / "to").exists()

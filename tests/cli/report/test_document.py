@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from banyan.cli.report import report
 from banyan.cli.report.chart import Curve, drawn
 from banyan.cli.report.document import Picture, Report, Table, document
 from banyan.text.redaction import HIDDEN, redacted
@@ -139,6 +140,28 @@ def test_a_long_curve_is_drawn_by_means_that_keep_its_shape() -> None:
     found = points(svg)
     assert len(found) == 400
     assert found[0][1] == found[199][1] > found[200][1] == found[-1][1]
+
+
+def test_a_report_replaces_a_file_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, link = tmp_path / "report.html", tmp_path / "link.html"
+    file.write_text("old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    report._write(link, "new")
+    assert link.is_symlink() and file.read_text() == "new"
+    assert file.stat().st_mode & 0o777 == 0o600
+    whole = Path.write_text
+
+    def full(path: Path, text: str, **more: str) -> int:
+        whole(path, text[:1], **more)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        report._write(file, "newer")
+    assert file.read_text() == "new" and sorted(tmp_path.iterdir()) == [link, file]
 
 
 def test_secrets_of_a_recipe_are_hidden_and_nothing_else() -> None:

@@ -46,6 +46,22 @@ def test_the_lock_goes_with_its_holder(database: Database, address: str) -> None
     reopened.close()
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, monkeypatch, writable: bool
+) -> None:
+    """A file with a log needs an index beside it, even to be read, unless nobody changes it."""
+    address = Settings(state=tmp_path).database_url
+    database = Database(address).open()
+    database.transact(lambda c: store_metadata.put(c, "x", 5))
+    database.close()
+    monkeypatch.setattr("services.treestore.storage.sqlite.os.access", lambda *_: writable)
+    reader = Database(address, read_only=True).open()
+    assert reader.query(lambda c: store_metadata.read_int(c, "x")) == 5
+    assert (tmp_path / "store.sqlite-shm").exists() == writable
+    reader.close()
+
+
 @pytest.mark.parametrize("name", ["a#b", "a?b=c", "100%41", 'a "b"', "a\\b", "a b"])
 def test_a_store_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name: str) -> None:
     state = tmp_path / name
