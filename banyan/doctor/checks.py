@@ -157,12 +157,19 @@ def held_out_falls(series: Series) -> Found | None:
         return None
     *before, now = series.held_out
     best = max(before, key=lambda m: m.reward)
-    if best.reward - now.reward <= _chance(best, now):
+    if best.reward - now.reward <= _chance(best, now, series.level("reward_std")):
         return None
     return (Evidence("held_out_reward", now.reward, best.step, now.step, was=best.reward),)
 
 
-def _chance(a: Measured, b: Measured) -> float:
-    """Return two standard errors of a difference of rewards in 0..1."""
-    variances = [max(0.01, m.reward * (1.0 - m.reward)) / max(1, m.n) for m in (a, b)]
+def _chance(a: Measured, b: Measured, spread: Evidence | None) -> float:
+    """Return two standard errors of a difference of mean rewards.
+
+    The variance of a reward is at most m(1 − m) where rewards lie in 0..1. They may have any scale,
+    so it is at least that of the newest batches.
+
+    spread: standard deviation of the rewards of a batch, in its newest steps
+    """
+    least = max(0.01, spread.value**2 if spread else 0.0)
+    variances = [max(least, m.reward * (1.0 - m.reward)) / max(1, m.n) for m in (a, b)]
     return 2.0 * math.sqrt(sum(variances))

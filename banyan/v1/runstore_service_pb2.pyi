@@ -801,7 +801,8 @@ class SampleCounts(_message.Message):
     """The same as path_tokens, but a token counts once, however many paths share it."""
     used_tokens: _builtins.int
     """Those of unique_tokens that were sampled. The other sampled tokens are on no path: of trees that
-    still grow or were dropped, of branches that were cut, and behind the ends of leaves.
+    still grow or were dropped before they were grown, of branches that were cut, and behind the
+    ends of leaves.
     """
     def __init__(
         self,

@@ -81,9 +81,13 @@ def votes(message: rs.Votes) -> dict[str, Any]:
     }
 
 
-def graded(message: rs.EvalProgress) -> bool:
-    """Return whether rewards lie between right and wrong, so that accuracy has no meaning."""
-    return abs(message.reward_sum - message.correct) > 1e-9
+def graded(evaluations: Iterable[rs.EvalProgress]) -> bool:
+    """Return whether rewards lie between right and wrong, so that accuracy has no meaning.
+
+    evaluations: all that stand together. Graded rewards may add up to the number of right answers
+        in one of them by chance, and its result must not have another unit than the others.
+    """
+    return any(abs(message.reward_sum - message.correct) > 1e-9 for message in evaluations)
 
 
 def numbers(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -173,8 +177,8 @@ def saved_tokens(samples: rs.SampleCounts) -> int:
 def unused_tokens(samples: rs.SampleCounts) -> int:
     """Return the number of sampled tokens that are on no leaf's path.
 
-    They belong to trees that still grow or were dropped, to branches that were cut, or come after a
-    leaf's end.
+    They belong to trees that still grow or never grew to their end, to branches that were cut, or
+    come after a leaf's end.
     """
     return int(samples.sampled_tokens - samples.used_tokens)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from methods.control.student_t import quantile
+from banyan.credit.student_t import quantile
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from methods.control.student_t import quantile, within
+from banyan.credit.student_t import quantile, within
 
 DRAWS = 10_000
 

@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from banyan.credit.student_t import quantile
 from banyan.plugins import Waiting, checks
-from methods.control.student_t import quantile
 
 
 @dataclass(frozen=True)

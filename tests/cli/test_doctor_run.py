@@ -159,6 +159,17 @@ def test_reward_hacking_needs_held_out_answers_that_get_worse() -> None:
     assert names(made({"reward": flat(0.5)}, chance)) == []
 
 
+def test_chance_depends_on_the_scale_of_rewards() -> None:
+    """Rewards of ±10: with a deviation of 8, means of 20 answers differ by 5 by chance, 2 · 8 ·
+    √(2/20); means of 2,000 do not."""
+    fewer = (Measured(0, 4.0, 20), Measured(30, 0.0, 20))
+    wide = {"reward": flat(2.0), "reward_std": flat(8.0)}
+    assert names(made(wide, fewer)) == []
+    assert names(made(wide | {"reward_std": flat(4.0)}, fewer)) == ["held-out-falls"]
+    many = (Measured(0, 4.0, 2000), Measured(30, 0.0, 2000))
+    assert names(made(wide, many)) == ["held-out-falls"]
+
+
 def test_huge_gradients_are_named_from_the_first_step_on() -> None:
     assert names(made({"grad_norm": flat(18_670.0)})) == ["gradient-norm"]
 

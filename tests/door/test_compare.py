@@ -90,10 +90,32 @@ def test_metrics_are_means_of_the_last_steps() -> None:
     entropy, reward = comparison.metrics(first, second, last=4)
     assert entropy.first is None and entropy.difference is None
     assert reward.first is not None and reward.first.value == 17.5 and reward.first.n == 4
-    half = 1.959964 * (5 / 3) ** 0.5 / 2
+    half = 3.182446 * (5 / 3) ** 0.5 / 2  # Student's t for 3 degrees of freedom
     assert reward.first.interval == pytest.approx((17.5 - half, 17.5 + half))
     assert reward.second == Estimate(3.0, None, 1)
     assert reward.difference == Estimate(-14.5, None, 1)
+
+
+def test_the_difference_of_metrics_has_welchs_interval() -> None:
+    """Variances 5/3 of four steps and 1/3 of three: s² = 5/12 + 1/9, 4.37 degrees of freedom."""
+    first = [{"step": n, "reward": value} for n, value in enumerate((1.0, 2.0, 3.0, 4.0))]
+    second = [{"step": n, "reward": value} for n, value in enumerate((4.0, 4.0, 5.0))]
+    (reward,) = comparison.metrics(first, second)
+    assert reward.difference is not None and reward.difference.interval is not None
+    half = 2.776445 * (5 / 12 + 1 / 9) ** 0.5  # 4 degrees of freedom
+    middle = 13 / 3 - 2.5
+    assert reward.difference.value == pytest.approx(middle)
+    assert reward.difference.interval == pytest.approx((middle - half, middle + half))
+
+
+def test_graded_rewards_that_add_up_to_whole_numbers_keep_their_unit() -> None:
+    """One run's rewards −0.5 and 0.5 have mean 0, as 0 of 4 right answers would."""
+    level = rs.EvalProgress(label="before-sampled", scored=4, correct=0, reward_sum=0.0)
+    other = rs.EvalProgress(label="after-sampled", scored=4, correct=0, reward_sum=-1.0)
+    run = rs.ReadProgressResponse(evals=[level, other])
+    rows = comparison.evaluations(run, rs.ReadProgressResponse(evals=[level]))
+    assert [row.name for row in rows] == ["before-sampled mean reward", "after-sampled mean reward"]
+    assert rows[0].first == Estimate(0.0, None, 4) and rows[0].difference is None
 
 
 def test_recipes_differ_by_their_innermost_keys() -> None:

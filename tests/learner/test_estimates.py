@@ -200,6 +200,9 @@ async def test_a_learner_answers_with_the_credits_of_its_step(
     plain = [one.rewards_L.tolist() for credit in lesson.credits for one in credit.group.trees]
     taken = optimise["loss_settings"]["kl"]["where"] == "reward"
     assert (plain == [[float(i == ordinal) for i in range(4)] for ordinal in (0, 1)]) is not taken
+    # What the step reports are the scores, 1 of 4 in both groups, whatever was subtracted.
+    reported = lesson.metrics["reward"], lesson.metrics["reward_std"]
+    assert reported == pytest.approx((0.25, (3 / 16) ** 0.5))
 
 
 def with_entropies(trees: list[tree_pb2.Tree]) -> list[tree_pb2.Tree]:

@@ -67,12 +67,11 @@ def card(facts: Card) -> str:
 
 
 def _results(progress: rs.ReadProgressResponse) -> str:
-    rows = []
+    rows, graded = [], plain_data.graded(progress.evals)
     for message in sorted(progress.evals, key=lambda e: not e.label.startswith("before")):
         when = message.label.rpartition("-")[0] or message.label
         if when not in ("before", "after"):
             continue
-        graded = plain_data.graded(message)
         for name, found in measurements.lines(message):
             figures = (found.reward, "") if graded else (found.share, found.bounds)
             rows.append((f"{when}, {name}", str(found.n), *figures))

@@ -27,12 +27,11 @@ from banyan.wire import plain_data
 _CURVE = 48
 
 
-def _result(message: rs.EvalProgress) -> str:
+def _result(message: rs.EvalProgress, graded: bool) -> str:
     """Return an evaluation's label and result: accuracy, or the mean reward of graded answers."""
     found = list(measurements.lines(message))
     if not message.scored:
         return f"{message.label}: no row could be scored"
-    graded = plain_data.graded(message)
     words = [f"mean reward {one.reward}" if graded else one.share for _, one in found]
     if len(found) > 1:  # votes, which name what they are of
         words = [
@@ -175,7 +174,7 @@ class LiveView:
                 continue
             self._measured.add(measured.label)
             if not self._terminal and not self._silent:
-                self._print(_result(measured))
+                self._print(_result(measured, plain_data.graded(self._news.progress.evals)))
 
     def _line(self, policy: events_pb2.PolicyPublished, repeated: bool) -> str:
         """Return the line of a step.

@@ -37,7 +37,7 @@ def evaluation_table(progress: rs.ReadProgressResponse) -> Table | None:
     mean reward. n counts answers and, of votes, rows.
     """
     before, after = (_measured(progress, when) for when in ("before", "after"))
-    graded = any(plain_data.graded(e) for e in progress.evals)
+    graded = plain_data.graded(progress.evals)
     table = _empty_table(graded)
     for name in _LINES:
         newest = after.get(name) or before.get(name)

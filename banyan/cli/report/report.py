@@ -142,7 +142,7 @@ def _facts(client: Client, run: rs.Run, recipe: dict[str, Any]) -> dict[str, str
 
 
 def _measured(progress: rs.ReadProgressResponse, last: int) -> Table | None:
-    rows = []
+    rows, graded = [], plain_data.graded(progress.evals)
 
     def order(message: rs.EvalProgress) -> tuple[int, bool, str]:
         label = message.label
@@ -150,7 +150,6 @@ def _measured(progress: rs.ReadProgressResponse, last: int) -> Table | None:
 
     for message in sorted(progress.evals, key=order):
         when = message.label.rpartition("-")[0] or message.label
-        graded = plain_data.graded(message)
         for name, found in measurements.lines(message):
             figures = (found.reward, "–") if graded else (found.share, found.bounds)
             rows.append((f"{when}, {name}", str(found.n), *figures))
@@ -165,14 +164,18 @@ def _curves(steps: Sequence[dict[str, Any]]) -> Iterator[Curve]:
 
 
 def _accuracy(progress: rs.ReadProgressResponse, last: int) -> Iterator[Curve]:
-    """Yield the greedy accuracy of held-out rows over steps, with its interval."""
-    points, bounds = [], []
+    """Yield the greedy accuracy of held-out rows over steps, with its interval; of graded rewards
+    their mean."""
+    points, bounds, graded = [], [], plain_data.graded(progress.evals)
     for message in progress.evals:
         kind, step = message.label.rpartition("-")[2], moment(message.label, last)
         if kind == "greedy" and message.scored and step is not None:
-            points.append((step, message.correct / message.scored))
-            bounds.append((step, *plain_data.wilson(message.correct, message.scored)))
-    yield Curve(name="Held-out accuracy", points=sorted(points), bounds=sorted(bounds), share=True)
+            right = message.reward_sum if graded else message.correct
+            points.append((step, right / message.scored))
+            if not graded:
+                bounds.append((step, *plain_data.wilson(message.correct, message.scored)))
+    name = "Held-out reward, mean" if graded else "Held-out accuracy"
+    yield Curve(name=name, points=sorted(points), bounds=sorted(bounds), share=not graded)
 
 
 def _costs(progress: rs.ReadProgressResponse, steps: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -180,7 +183,7 @@ def _costs(progress: rs.ReadProgressResponse, steps: Sequence[dict[str, Any]]) -
     costs = {
         "sampled tokens": f"{samples.sampled_tokens:,}",
         "tokens that sharing saved": f"{plain_data.saved_tokens(samples):,}",
-        "sampled and never trained on": f"{plain_data.unused_tokens(samples):,}",
+        "sampled, and on no leaf's path": f"{plain_data.unused_tokens(samples):,}",
         "leaves": f"{samples.leaves:,}, of which {samples.unscorable:,} could not be scored",
     }
     for metric in ("prepare_seconds", "train_seconds", "publish_seconds"):

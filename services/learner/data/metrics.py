@@ -43,7 +43,7 @@ def of_batch(credits: Sequence[Credit], age: Age, replayed: Collection[bytes] = 
         | _largest_advantage(credits)
         | _variety(credits)
         | _lengths(views)
-        | _scoring(views)
+        | _scoring(views, sum(len(credit.stale) for credit in credits))
         | tool_metrics.of_views(views)
         | tree_metrics.of_views(fresh)
         | _ages(fresh, age)
@@ -145,8 +145,11 @@ def _length(view: TreeView, leaf: int) -> int:
     return sum(len(view.nodes[i]) for i in view.path(leaf) if view.nodes[i].trained)
 
 
-def _scoring(views: Sequence[TreeView]) -> Metrics:
-    """Return the share of leaves without a score, and of scored ones with a malformed answer."""
+def _scoring(views: Sequence[TreeView], stale: int) -> Metrics:
+    """Return the share of leaves without a score, and of scored ones with a malformed answer.
+
+    stale: leaves that have a score, but none in their view, as they are too old
+    """
     scored = [
         view.facts.parts.get(view.leaves_L[leaf], {}) for view in views for leaf in view.scored_L
     ]
@@ -154,7 +157,8 @@ def _scoring(views: Sequence[TreeView]) -> Metrics:
         parts.get("raised", 0.0) > 0.0 or parts.get("format", 1.0) <= 0.0 for parts in scored
     )
     leaves = sum(len(view.leaves_L) for view in views)
-    unscorable = {"unscorable_share": 1.0 - len(scored) / leaves} if leaves else {}
+    without = leaves - len(scored) - stale
+    unscorable = {"unscorable_share": without / leaves} if leaves else {}
     return unscorable | ({"malformed_share": malformed / len(scored)} if scored else {})
 
 

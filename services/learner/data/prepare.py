@@ -25,6 +25,7 @@ from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import from_store, metrics, replay, score_metrics, step_mask
 from services.learner.data import most_groups as most_groups_module
+from services.learner.data.as_scored import as_scored
 from services.learner.packing import packing, pairs, shaping, unroll
 from services.learner.packing.head_observations import LeafObservations
 from services.learner.packing.loss_targets import PATHS, LossTargets
@@ -167,16 +168,12 @@ def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, 
     views = [view for credit in credits for view in credit.group.trees]
     rewards = _rewards(views)
     scored = rewards[np.isfinite(rewards)]
-    fresh = _rewards([view for credit in credits for view in _fresh(credit)])
-    fresh = fresh[np.isfinite(fresh)]
-    packed = sum(len(part) for part in parts)
+    stale, packed = sum(len(c.stale) for c in credits), sum(len(part) for part in parts)
     unique = sum(_needed_tokens(credit) for credit in credits)
-    # A batch without a single score has no reward.
-    reward = {"reward": float(fresh.mean()), "reward_std": float(fresh.std())} if len(fresh) else {}
-    return reward | {
+    return _reward(credits) | {
         "leaves": float(len(rewards)),
-        "unscorable_leaves": float(len(rewards) - len(scored)),
-        "stale_leaves": float(sum(len(c.stale) for c in credits)),
+        "unscorable_leaves": float(len(rewards) - len(scored) - stale),
+        "stale_leaves": float(stale),
         "groups": float(len(credits)),
         "groups_skipped": float(sum(bool(c.advantages.skip) for c in credits)),
         "unique_tokens": float(sum(v.unique_tokens for v in views)),
@@ -185,6 +182,13 @@ def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, 
         "repeated_tokens": float(max(0, packed - unique)),
         "trained_path_tokens": float(sum(len(path.token_T) for p in parts for path in p.paths)),
     }
+
+
+def _reward(credits: Sequence[Credit]) -> dict[str, float]:
+    """Return the rewards' mean and deviation; none for a batch without a single score."""
+    fresh = _rewards([view for credit in credits for view in _fresh(credit)])
+    fresh = fresh[np.isfinite(fresh)]
+    return {"reward": float(fresh.mean()), "reward_std": float(fresh.std())} if len(fresh) else {}
 
 
 def _rewards(views: Sequence[TreeView]) -> Floats:
@@ -320,8 +324,9 @@ def prepare(
     if how.trains_head:
         own_trees = [tree for _, trees in batch.groups for tree in trees]
         observations = from_store.leaf_observations(batch.messages, own_trees)
+    penalised = how.with_kl_subtracted(groups)
     lesson = build_lesson(
-        how.with_kl_subtracted(groups),
+        penalised,
         how.estimator,
         stale,
         policy,
@@ -333,6 +338,7 @@ def prepare(
         entropy_quantile=how.entropy_quantile,
         most_groups=how.most_groups,
     )
-    sampling = metrics.of_batch(lesson.credits, age, {tree.tree_id for tree in replayed})
+    seen = as_scored(lesson.credits, groups, penalised)
+    sampling = metrics.of_batch(seen, age, {tree.tree_id for tree in replayed})
     scores = score_metrics.of_trees(batch.messages)
-    return replace(lesson, metrics=lesson.metrics | sampling | scores)
+    return replace(lesson, metrics=lesson.metrics | _reward(seen) | sampling | scores)

@@ -13,14 +13,16 @@ from banyan.cli.render.run_report import (
 from banyan.cli.render.taught import SEARCHED, taught
 from banyan.doctor.history import not_deterministic
 from banyan.v1 import runstore_service_pb2 as rs
+from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from banyan.wire.plain_data import wilson
 
 
-def summary(name: int, mean: float | None, leaves: int = 4) -> ts.TreeSummary:
-    return ts.TreeSummary(
-        tree_id=bytes([name]), leaves=leaves, **({} if mean is None else {"mean_reward": mean})
-    )
+def summary(
+    name: int, mean: float | None, state: tree_pb2.TreeState = tree_pb2.TREE_STATE_CONSUMED
+) -> ts.TreeSummary:
+    known = {} if mean is None else {"mean_reward": mean}
+    return ts.TreeSummary(tree_id=bytes([name]), leaves=4, state=state, **known)
 
 
 def shown(*summaries: ts.TreeSummary, credits: dict[int, int]) -> tuple[str, int] | None:
@@ -56,6 +58,16 @@ def test_where_all_credit_is_equal_or_unknown_the_newest_tree_is_shown() -> None
     )
     assert shown(summary(1, 0.5), credits={1: 3}) == ("a tree that it learned from", 1)
     assert shown(summary(1, None), credits={}) is None
+
+
+def test_a_tree_that_no_batch_took_taught_nothing() -> None:
+    dropped, closed = tree_pb2.TREE_STATE_DROPPED, tree_pb2.TREE_STATE_CLOSED
+    spare, waits = summary(9, 0.6, dropped), summary(8, 0.4, closed)
+    taken = summary(1, 0.2), summary(2, 0.5), summary(3, 0.9)
+    credits = {9: 9, 8: 9, 2: 3}
+    assert shown(spare, waits, *taken, credits=credits) == ("a tree that it learned from", 2)
+    assert shown(spare, waits, summary(1, 0.5), credits=credits) == ("the newest tree", 1)
+    assert shown(spare, waits, credits=credits) == ("the newest tree", 9)
 
 
 def test_the_line_of_rewards_says_where_it_began_and_where_it_ended() -> None:

@@ -13,6 +13,7 @@ from banyan.tree import Leaf, Tree
 from banyan.view import TreeView
 from methods.advantages.grpo import Grpo
 from services.learner.checkpoints.checkpoint import due
+from services.learner.data.metrics import of_batch
 from services.learner.data.prepare import build_lesson, recorded_stale, summary
 from services.learner.data.selection import Ready, assemble
 from services.learner.data.staleness import History
@@ -164,6 +165,20 @@ def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
         metrics = numbers(lesson, Timed(StepReport(applied=False), 0.0), 1)
         assert {name: metrics[name] for name in metrics if name == "reward"} == recorded
         assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
+
+
+def test_a_stale_leaf_is_not_one_that_could_not_be_scored(forest: Any) -> None:
+    """Six leaves: one has no score, two are too old; a sixth, not half of them, is unscorable."""
+    view = spread(forest)
+    rewards: dict[Leaf, float | None] = dict(zip(view.leaves_L, (1.0, 0.0) * 3, strict=True))
+    rewards[view.leaves_L[0]] = None
+    tree, old = ScoredTree(view.tree, view.leaves_L, rewards), view.leaves_L[1:3]
+    lesson = build_lesson([("g", [tree])], Grpo(), lambda _tree, leaf: leaf in old, b"now", 99)
+    counted = [lesson.metrics[name] for name in ("leaves", "unscorable_leaves", "stale_leaves")]
+    assert counted == [6.0, 1.0, 2.0]
+    assert lesson.metrics["reward"] == pytest.approx(1 / 3)  # of 0, 1, 0: the third leaf was old
+    shares = of_batch(lesson.credits, lambda _segment: 0)
+    assert shares["unscorable_share"] == pytest.approx(1 / 6)
 
 
 def test_a_tree_counts_unique_and_path_tokens(forest: Any) -> None:

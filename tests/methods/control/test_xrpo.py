@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from banyan.credit.student_t import quantile, within
 from banyan.plugins import Waiting
-from methods.control.student_t import quantile, within
 from methods.control.xrpo import Xrpo, deviation, half_width, reduction
 from services.gateway.allocation.growth_budgets import Grant, GrowthBudgets, TreeBudget
 

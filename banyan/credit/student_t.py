@@ -1,4 +1,4 @@
-"""Quantiles of Student's t for whole degrees of freedom, a helper of xrpo without a library.
+"""Quantiles of Student's t for whole degrees of freedom, without a library.
 
 The distribution is then a finite sum (Abramowitz & Stegun 26.7.3 and 26.7.4): with θ = atan(t/√ν),
 P(|T| ≤ t) is a polynomial in sin θ, cos θ and, for odd ν, θ.
