@@ -20,3 +20,12 @@ class PolicyVersion:
     def name(self) -> str:
         """Name of the version's object in a run's object store."""
         return f"policy-{self.epoch}-{self.step}"
+
+
+def batch_of(step: int) -> int:
+    """Return the ordinal of the batch that made the policy of a step, which is 1 or more.
+
+    Each batch makes one policy, also one that is set aside; the base model is that of step 0
+    (docs/protocol.md, Batches).
+    """
+    return step - 1

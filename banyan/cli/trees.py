@@ -1,7 +1,7 @@
 """`banyan trees`: list, show as a tree, draw as a picture, export as JSON lines."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree as RichTree
@@ -11,6 +11,7 @@ from banyan.cli.render.console import emit, emit_json, emit_text, err, out, stre
 from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.errors import InvalidInput, NotFound
+from banyan.policy import batch_of
 from banyan.recipe import Recipe
 from banyan.render import tree_picture, tree_text
 from banyan.render.tree_svg import drawn
@@ -34,13 +35,24 @@ def list_trees(
     evaluations: Annotated[
         bool, typer.Option("--eval", help="List trees of evaluations (purpose EVAL), too.")
     ] = False,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**32 - 1,
+            help="Only trees that this training step of the run used, replayed ones included.",
+        ),
+    ] = None,
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
     """List training trees, newest first."""
-    purpose = {} if evaluations else {"purpose": tree_pb2.TREE_PURPOSE_TRAIN}
+    if step is not None and not run_id:
+        raise InvalidInput(f"--step {step} is of no run: name the run, as banyan trees ls RUN")
+    chosen: dict[str, Any] = {} if evaluations else {"purpose": tree_pb2.TREE_PURPOSE_TRAIN}
+    chosen |= {} if step is None else {"batch": batch_of(step)}
     with reading(state) as client:
-        newest = client.trees(client.run(run_id).run_id if run_id else "", limit + 1, **purpose)
+        newest = client.trees(client.run(run_id).run_id if run_id else "", limit + 1, **chosen)
     rows = [plain_data.tree_summary(tree) for tree in newest[:limit]]
     columns = (
         "tree_id",
@@ -61,7 +73,9 @@ def list_trees(
         err.print(
             f"these are the newest {limit}; there are older ones: --limit shows more", markup=False
         )
-    if not newest and not evaluations:
+    if not newest and step is not None:
+        err.print(f"no batch of step {step} is stored", markup=False)
+    elif not newest and not evaluations:
         err.print("--eval lists the trees of evaluations, too", markup=False)
 
 

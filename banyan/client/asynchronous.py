@@ -137,7 +137,7 @@ class AsyncClient(AsyncConnection):
     # -- trees --
 
     async def trees(self, run_id: str = "", limit: int = 50, **more: Any) -> list[ts.TreeSummary]:
-        """Return summaries of trees, newest first. `more`: states, purpose, label."""
+        """Return summaries of trees, newest first. `more`: fields of `TreeFilter`."""
         return await self._call(calls.trees(ts.TreeFilter(run_id=run_id, limit=limit, **more)))
 
     async def listed(self, filters: ts.TreeFilter) -> list[ts.TreeSummary]:

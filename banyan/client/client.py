@@ -134,7 +134,7 @@ class Client(Connection):
     # -- trees --
 
     def trees(self, run_id: str = "", limit: int = 50, **more: Any) -> list[ts.TreeSummary]:
-        """Return summaries of trees, newest first. `more`: states, purpose, label."""
+        """Return summaries of trees, newest first. `more`: fields of `TreeFilter`."""
         return self._call(calls.trees(ts.TreeFilter(run_id=run_id, limit=limit, **more)))
 
     def listed(self, filters: ts.TreeFilter) -> list[ts.TreeSummary]:

@@ -164,7 +164,12 @@ class Run:
     # -- trees --
 
     def trees(
-        self, *, purpose: str | None = "TRAIN", state: str | None = None, label: str = ""
+        self,
+        *,
+        purpose: str | None = "TRAIN",
+        state: str | None = None,
+        label: str = "",
+        step: int | None = None,
     ) -> Iterator[TreeSummary]:
         """Yield the run's trees without their segments, newest first.
 
@@ -173,19 +178,25 @@ class Run:
         purpose: TRAIN, EVAL, or None for both
         state: only trees of this state, such as CONSUMED
         label: only trees of this evaluation; then `purpose` is EVAL
+        step: only trees that this training step used, replayed ones included
 
-        Raises InvalidInput for an unknown name.
+        Raises InvalidInput for an unknown name, or a step below 1.
         """
-        filters = pages.filters(self.run_id, "EVAL" if label else purpose, state, label)
+        filters = pages.filters(self.run_id, "EVAL" if label else purpose, state, label, step)
         for message in pages.summaries(self._store.client, filters):
             yield TreeSummary.of(message, self._store)
 
     def whole_trees(
-        self, *, purpose: str | None = "TRAIN", state: str | None = None, label: str = ""
+        self,
+        *,
+        purpose: str | None = "TRAIN",
+        state: str | None = None,
+        label: str = "",
+        step: int | None = None,
     ) -> Iterator[Tree]:
         """Yield the run's trees with their segments, newest first, one at a time in memory.
 
         The arguments are those of `trees`.
         """
-        for summary in self.trees(purpose=purpose, state=state, label=label):
+        for summary in self.trees(purpose=purpose, state=state, label=label, step=step):
             yield summary.read()

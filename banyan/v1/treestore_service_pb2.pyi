@@ -1416,6 +1416,7 @@ class TreeFilter(_message.Message):
     POLICY_STEP_FIELD_NUMBER: _builtins.int
     ROW_DIGEST_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Only of this run; empty for all."""
     purpose: _tree_pb2.TreePurpose.ValueType
@@ -1434,6 +1435,10 @@ class TreeFilter(_message.Message):
     """Only of this row: BLAKE2b-256 of its canonical JSON."""
     group_id: _builtins.str
     """Only of this group."""
+    batch: _builtins.int
+    """Only those of the batch with this ordinal: the trees that it consumed, and those of earlier
+    batches that it replayed. Needs `run_id`.
+    """
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_tree_pb2.TreeState.ValueType]:
         """Only in these states; empty for all."""
@@ -1455,13 +1460,19 @@ class TreeFilter(_message.Message):
         policy_step: _builtins.int | None = ...,
         row_digest: _builtins.bytes = ...,
         group_id: _builtins.str = ...,
+        batch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "policy_step", b"policy_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_policy_step", b"_policy_step", "batch", b"batch", "policy_step", b"policy_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "before", b"before", "group_id", b"group_id", "label", b"label", "limit", b"limit", "policy_step", b"policy_step", "purpose", b"purpose", "row_digest", b"row_digest", "run_id", b"run_id", "states", b"states", "tree_ids", b"tree_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch", b"_batch", "_policy_step", b"_policy_step", "batch", b"batch", "before", b"before", "group_id", b"group_id", "label", b"label", "limit", b"limit", "policy_step", b"policy_step", "purpose", b"purpose", "row_digest", b"row_digest", "run_id", b"run_id", "states", b"states", "tree_ids", b"tree_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch: _TypeAlias = _typing.Literal["batch"]  # noqa: Y015
+    _WhichOneofArgType__batch: _TypeAlias = _typing.Literal["_batch", b"_batch"]  # noqa: Y015
     _WhichOneofReturnType__policy_step: _TypeAlias = _typing.Literal["policy_step"]  # noqa: Y015
     _WhichOneofArgType__policy_step: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch) -> _WhichOneofReturnType__batch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_step) -> _WhichOneofReturnType__policy_step | None: ...
 
 Global___TreeFilter: _TypeAlias = TreeFilter  # noqa: Y015

@@ -130,6 +130,14 @@ def test_trees_of_evaluations_are_listed_on_request(
         for flag in ((), ("--eval",))
     )
     assert (listed, more) == (trained, everything)
+    used = [
+        {row["tree_id"] for row in result(state, "trees", "ls", run_id, "--step", step)}
+        for step in ("1", "2", "3")
+    ]
+    assert used[0] and used[1] and not used[0] & used[1] and not used[2]
+    assert used[0] | used[1] <= trained
+    lost = banyan(state, "trees", "ls", "--step", "1")
+    assert lost.returncode == 2 and "--step 1 is of no run" in lost.stderr
 
 
 def test_what_is_not_there_is_said(state: Path) -> None:

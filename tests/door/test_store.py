@@ -5,6 +5,7 @@ import datetime
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,9 @@ def test_trees_are_chosen_by_purpose_state_and_label(store: banyan.Store) -> Non
     assert {tree.purpose for tree in run.trees()} == {"TRAIN"}
     consumed = list(run.trees(state="consumed"))
     assert consumed and {tree.state for tree in consumed} == {"CONSUMED"}
+    by_step = [{tree.tree_id for tree in run.trees(step=step)} for step in range(1, 6)]
+    assert set.union(*by_step) == {tree.tree_id for tree in consumed}
+    assert sum(map(len, by_step)) == len(consumed) and list(run.trees(step=6)) == []
     labelled = list(run.trees(label="before-greedy"))
     assert len(labelled) == 6 and {tree.label for tree in labelled} == {"before-greedy"}
     assert consumed[0].opened is not None and consumed[0].closed is not None
@@ -99,10 +103,11 @@ def test_trees_are_chosen_by_purpose_state_and_label(store: banyan.Store) -> Non
     [
         ({"state": "OPEN"}, "state 'OPEN' is none of GROWING, SCORING, CLOSED, CONSUMED, DROPPED"),
         ({"purpose": "train-all"}, "purpose 'train-all' is none of TRAIN, EVAL"),
+        ({"step": 0}, "step 0 trained on nothing: the first step is 1"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_that_exist(
-    store: banyan.Store, chosen: dict[str, str], words: str
+    store: banyan.Store, chosen: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
         next(store.run().trees(**chosen))

@@ -290,6 +290,12 @@ def summary(index: int, total: int) -> Document:
     }
 
 
+def trained_step(index: int, total: int) -> int | None:
+    """Return the step that used the tree at a place of a list, which was then 0 to 2 steps old."""
+    one = summary(index, total)
+    return one["policy_step"] + 1 + index % 3 if one["state"] == "CONSUMED" else None
+
+
 def processes(names: tuple[str, ...], killed: set[str], back: set[str]) -> list[Document]:
     """Return processes; those in `killed` have ended, those in `back` have been started again."""
     return [

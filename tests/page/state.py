@@ -131,13 +131,13 @@ class Gateway:
         found: list[docs.Document] = []
         while at < TREES and len(found) < limit:
             one = docs.summary(at, TREES)
+            known = one | {"step": docs.trained_step(at, TREES)}
             at += 1
             wanted = query.get("purpose", "train").upper()
             if wanted not in ("ALL", one["purpose"]):
                 continue
-            if all(
-                str(one[k]) == query[k] for k in ("state", "policy_step", "row") if query.get(k)
-            ):
+            names = ("state", "step", "policy_step", "row")
+            if all(str(known[k]) == query[k] for k in names if query.get(k)):
                 found.append(one)
         return {"trees": found, "next": str(at) if at < TREES else None}
 
@@ -167,7 +167,7 @@ class Gateway:
                     "remedy": "Look at the trees of that step; lower optimise.learning_rate.",
                     "link": "javascript:alert(9)"
                     if name == HOSTILE
-                    else f"/runs/{name}/trees?policy_step=22",
+                    else f"/runs/{name}/trees?step=23",
                 }
             ],
             "facts": "The trees share 86 % of their tokens, 4,560 of 5,284 a step.",

@@ -67,9 +67,17 @@ def test_a_dip_leads_to_its_trees_in_two_clicks(view: Open) -> None:
     expect(page.locator(".readout").first).to_contain_text("step 23")
     page.mouse.down()
     page.mouse.up()
-    expect(page).to_have_url(f"{page.url.split('/runs')[0]}/runs/{RUN}/trees?policy_step=22")
-    expect(page.get_by_label("Policy step")).to_have_value("22")
-    expect(page.locator(".space .vrow").first).to_contain_text("22")
+    expect(page).to_have_url(f"{page.url.split('/runs')[0]}/runs/{RUN}/trees?step=23")
+    expect(page.get_by_label("Trained in step")).to_have_value("23")
+    policy = page.locator(".space .vrow").first.get_by_role("cell").nth(2)
+    expect(policy).to_have_text("22")
+    for older in ("21", "20"):  # the same step trained on trees of staler policies, too
+        page.get_by_label("Policy step").fill(older)
+        expect(policy).to_have_text(older)
+    page.get_by_label("Policy step").fill("19")
+    expect(page.get_by_text("No tree fits these filters")).to_be_visible()
+    page.get_by_label("Policy step").fill("")
+    expect(policy).to_have_text("22")
     page.locator(".space .vrow a").first.click()
     expect(page.locator(".card.prompt")).to_be_visible()
 
@@ -84,7 +92,7 @@ def test_a_curve_is_walked_by_keys(view: Open) -> None:
     expect(plot).to_have_attribute("aria-valuenow", "38")
     assert "step 38, reward" in (plot.get_attribute("aria-valuetext") or "")
     page.keyboard.press("Enter")
-    expect(page.get_by_label("Policy step")).to_have_value("37")
+    expect(page.get_by_label("Trained in step")).to_have_value("38")
 
 
 def test_a_live_run_goes_on_by_itself(view: Open, fake: Fake, shot: Callable[..., None]) -> None:

@@ -4,7 +4,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    func,
+    select,
+    union_all,
+)
 
 from banyan import order
 from banyan.errors import InvalidInput, NotFound
@@ -190,13 +199,17 @@ def find(connection: Connection, column: ColumnElement[bytes], prefix: bytes, no
 
 
 def conditions(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions of a filter."""
+    """Return the conditions of a filter. Raise InvalidInput for a batch of no run."""
     trees = schema.trees.c
     terms: list[ColumnElement[bool]] = []
-    if filters.run_id:
+    of_batch = filters.HasField("batch")
+    if of_batch:
+        terms.append(_of_batch(filters))
+    elif filters.run_id:
         terms.append(trees.run_id == filters.run_id)
     if filters.states:
-        terms.append(trees.state.in_([int(state) for state in filters.states]))
+        column = trees.state + 0 if of_batch else trees.state  # its own index finds a batch
+        terms.append(column.in_([int(state) for state in filters.states]))
     if filters.purpose:
         # Most trees have the same purpose: its index is for lists without a better filter, but
         # SQLite prefers it to those of one column less.
@@ -219,22 +232,41 @@ def conditions(filters: ts.TreeFilter) -> list[ColumnElement[bool]]:
     return terms
 
 
+def _of_batch(filters: ts.TreeFilter) -> ColumnElement[bool]:
+    """Return the condition that a batch consumed or replayed a tree, which is then of its run."""
+    if not filters.run_id:
+        raise InvalidInput(f"batch {filters.batch} is of no run: name the run, too")
+    members = (
+        select(used.tree_id).where(used.run_id == filters.run_id, used.ordinal == filters.batch)
+        for used in (schema.batch_trees.c, schema.batch_replays.c)
+    )
+    return schema.trees.c.tree_id.in_(union_all(*members))
+
+
 def ids(connection: Connection, filters: ts.TreeFilter) -> list[bytes]:
     """Return the ids of trees, in order of opening; all of them unless the filter has a limit."""
-    trees = schema.trees.c
-    query: Select[Any] = select(trees.tree_id).where(*conditions(filters)).order_by(trees.n)
+    chosen = select(schema.trees.c.tree_id).where(*conditions(filters))
+    query: Select[Any] = chosen.order_by(_number(filters))
     return list(connection.scalars(query.limit(filters.limit) if filters.limit else query))
+
+
+def _number(filters: ts.TreeFilter) -> ColumnElement[int]:
+    """Return the number by which a list is in order.
+
+    SQLite takes an index that gives the order, even where another finds the few trees of a group or
+    of a batch: it has none for a sum.
+    """
+    number = schema.trees.c.n
+    return number + 0 if filters.group_id or filters.HasField("batch") else number
 
 
 def summaries(connection: Connection, filters: ts.TreeFilter) -> ts.ListTreesResponse:
     """Return summaries of the trees, newest first."""
     trees = schema.trees
-    # SQLite takes an index that gives the order, even where another finds the trees of a group.
-    newest = (trees.c.n + 0 if filters.group_id else trees.c.n).desc()
     query = (
         select(trees)
         .where(*conditions(filters))
-        .order_by(newest)
+        .order_by(_number(filters).desc())
         .limit(filters.limit or _LIST_LIMIT)
     )
     response = ts.ListTreesResponse(trees=[_summary(row) for row in connection.execute(query)])

@@ -66,7 +66,20 @@ async def test_trees_are_chosen_by_what_they_are(here: Any) -> None:
     assert await rows(f"row={forge.spec(1).row_digest.hex()}") == [growing]
     assert await rows(f"group={forge.spec(1).group_id}") == [growing]
     assert await rows("policy_step=7") == []
-    for query in ("state=closed", "purpose=TRAIN", "row=ab", "policy_step=-1", "limit=501", "x=1"):
+    assert await rows("step=1") == []
+    commit = ts.CommitBatchRequest(
+        run_id=run,
+        ordinal=0,
+        learner_epoch=1,
+        use="train",
+        group_ids=[forge.spec(0).group_id],
+        summary_json="{}",
+    )
+    await rpc.call(here.store.trees.CommitBatch, commit)
+    assert await rows("step=1") == [trained] == await rows("step=1&state=CONSUMED")
+    assert await rows("step=2") == []
+    wrong = ("state=closed", "purpose=TRAIN", "row=ab", "step=0", "policy_step=-1", "limit=501")
+    for query in (*wrong, "x=1"):
         refusal = await here.get(f"/api/runs/{run}/trees?{query}", 400)
         assert query.split("=")[0] in refusal["error"]["message"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from banyan.policy import batch_of
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.gateway.page.api.endpoint import AFTER, LIMIT, RUN, SEGMENT, TREE, Call, Endpoint
@@ -28,6 +29,13 @@ _FILTERS = (
     ),
     Parameter(
         name="state", about="Only trees in this state.", kind="choice", choices=tuple(_STATES)
+    ),
+    Parameter(
+        name="step",
+        about="Only trees that this training step used: those of its batch, and replayed ones.",
+        kind="integer",
+        least=1,
+        most=2**32 - 1,
     ),
     Parameter(
         name="policy_step",
@@ -58,6 +66,7 @@ class Trees:
             before=before[0] if before else 0,
             purpose=_PURPOSES[query["purpose"] or ("eval" if query["label"] else "train")],
             states=[_STATES[query["state"]]] if query["state"] else [],
+            batch=None if query["step"] is None else batch_of(query["step"]),
             policy_step=query["policy_step"],
             row_digest=query["row"] or b"",
             group_id=query["group"] or "",

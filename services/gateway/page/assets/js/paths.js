@@ -5,9 +5,9 @@ export function runPath(run) {
   return `/runs/${encodeURIComponent(run)}`;
 }
 
-/** Return the address of the trees that a step trained on: the policy of the step before sampled them. */
+/** Return the address of the trees that a training step used, whichever policies sampled them. */
 export function treesOfStep(run, step) {
-  return `${runPath(run)}/trees?policy_step=${Math.max(0, step - 1)}`;
+  return `${runPath(run)}/trees?step=${step}`;
 }
 
 /** Return the address of a tree. */

@@ -27,7 +27,7 @@ export function mount(root, params, query, signal) {
 class View {
   constructor(root, run, query, signal) {
     Object.assign(this, { root, run, signal });
-    this.filters = Object.fromEntries(["purpose", "state", "policy_step", "row"].map((name) => [name, query.get(name) ?? ""]));
+    this.filters = Object.fromEntries(["purpose", "state", "step", "policy_step", "row"].map((name) => [name, query.get(name) ?? ""]));
     this.list = new VirtualList({ label: "Trees", rowHeight: ROW_HEIGHT, render: (tree) => row(tree), nearEnd: () => this.#more(), signal });
     this.table = h("div", { class: "vtable", role: "table", "aria-label": "Trees", "aria-rowcount": -1 }, h("div", { role: "rowgroup" }, h("div", { class: "vrow vhead", role: "row", "aria-rowindex": 1 }, COLUMNS.map((name) => h("span", { role: "columnheader" }, name)))), this.list.scroller);
     this.below = h("div", {});
@@ -44,13 +44,14 @@ class View {
   #form() {
     const field = (label, name, element) => h("div", { class: "field" }, h("label", { for: `filter-${name}` }, label), element(name));
     const select = (options) => (name) => h("select", { id: `filter-${name}`, on: { change: (event) => this.#filter(name, event.target.value) } }, options.map(([value, text]) => h("option", { value, selected: value === this.filters[name] }, text)));
-    const text = (kind, hint) => (name) => h("input", { id: `filter-${name}`, type: kind, value: this.filters[name], placeholder: hint, min: 0, on: { input: (event) => this.#typed(name, event.target.value) } });
+    const text = (kind, hint, least) => (name) => h("input", { id: `filter-${name}`, type: kind, value: this.filters[name], placeholder: hint, min: least, on: { input: (event) => this.#typed(name, event.target.value) } });
     return h(
       "form",
       { class: "filters", role: "search", "aria-label": "Filters", on: { submit: (event) => event.preventDefault() } },
       field("Purpose", "purpose", select(PURPOSES)),
       field("State", "state", select([["", "Any"], ...STATES.map((state) => [state, state.toLowerCase()])])),
-      field("Policy step", "policy_step", text("number", "any")),
+      field("Trained in step", "step", text("number", "any", 1)),
+      field("Policy step", "policy_step", text("number", "any", 0)),
       field("Row", "row", text("text", "digest")),
       h("button", { type: "button", on: { click: () => this.begin() } }, "Refresh"),
     );
