@@ -1370,6 +1370,8 @@ class Member(_message.Message):
     SEEN_UNIX_MS_FIELD_NUMBER: _builtins.int
     TREES_FIELD_NUMBER: _builtins.int
     PRESENT_FIELD_NUMBER: _builtins.int
+    DECODED_FIELD_NUMBER: _builtins.int
+    DECODE_SLOTS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id."""
     run_id: _builtins.str
@@ -1388,6 +1390,10 @@ class Member(_message.Message):
     """True if it counts: it has not left, and sent a heartbeat within the last 30 s. Set by the
     store.
     """
+    decoded: _builtins.int
+    """Segments that its engine decoded, summed over the steps of the model since the node started."""
+    decode_slots: _builtins.int
+    """Slots of its engine (`resources.max_branches`), summed over the same steps."""
     def __init__(
         self,
         *,
@@ -1399,10 +1405,12 @@ class Member(_message.Message):
         seen_unix_ms: _builtins.int = ...,
         trees: _builtins.int = ...,
         present: _builtins.bool = ...,
+        decoded: _builtins.int = ...,
+        decode_slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "joined", b"joined", "node_id", b"node_id", "present", b"present", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_slots", b"decode_slots", "decoded", b"decoded", "host", b"host", "joined", b"joined", "node_id", b"node_id", "present", b"present", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,6 +23,7 @@ from services.learner.announcer import Announcer
 from services.learner.batch_attempt import IN_A_ROW, Attempt, refuse_all_aside
 from services.learner.batch_preparer import BatchPreparer
 from services.learner.checkpoints.checkpoint import Mark
+from services.learner.data.engine_load import EngineLoad
 from services.learner.data.prepare import summary
 from services.learner.data.selection import assemble
 from services.learner.drift_meter import DriftMeter
@@ -72,6 +73,7 @@ class Learner:
         self.preparer = BatchPreparer(recipe, held_out, store, torch_thread, self.at)
         self._announcer = Announcer(run_id, store, weights, address, outlet)
         self._drift = DriftMeter(store, torch_thread, recipe.budget.steps)
+        self._engines = EngineLoad()
         self._not_finite = 0  # consecutive steps
         self._busy = asyncio.Lock()  # held by a step or by a requested checkpoint
         self._taken_over = False  # the policy in memory is the run's newest
@@ -259,6 +261,7 @@ class Learner:
                 timed = await self._torch.step(lesson, step)
             metrics = step_report.numbers(lesson, timed, step + 1)
             metrics["prepare_seconds"] = prepare_seconds
+            metrics |= self._engines.since(await self._store.engine_loads())
             metrics |= await self._drift.measure(step + 1, timed.report.learning_rate)
             return timed, metrics
 

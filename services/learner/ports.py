@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from banyan.v1 import events_pb2, runstore_service_pb2, tree_pb2
+from services.learner.data.engine_load import Loads
 from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 
@@ -76,6 +77,10 @@ class Store(Protocol):
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         """Return all policies of the run, abandoned ones too, oldest first."""
+        ...
+
+    async def engine_loads(self) -> Loads:
+        """Return what the engines of the run's nodes have decoded, by node."""
         ...
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:

@@ -22,6 +22,7 @@ from banyan.v1 import (
 from banyan.wire.segments import leaf_from_wire, leaf_to_wire
 from banyan.wire.status import error_of
 from services.chassis.rpc import rpc
+from services.learner.data.engine_load import Loads
 from services.learner.data.replay import Replayed, ReplayRequest
 from services.learner.data.selection import Ready
 from services.learner.ports import StoredBatch
@@ -170,6 +171,12 @@ class GrpcStore:
         request = runstore_service_pb2.ReadProgressRequest(run_id=self._run_id)
         answer = await rpc.call(self._runs.ReadProgress, request, deadline_s=5.0)
         return answer.step, list(answer.evals)
+
+    async def engine_loads(self) -> Loads:
+        request = runstore_service_pb2.ReadMembersRequest(run_id=self._run_id)
+        answer: runstore_service_pb2.ReadMembersResponse
+        answer = await self._call(self._runs.ReadMembers, request)
+        return {node.node_id: (node.decoded, node.decode_slots) for node in answer.members}
 
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         request = runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed)

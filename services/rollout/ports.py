@@ -31,6 +31,18 @@ class Environments(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Work that an engine has decoded since its node started.
+
+    decoded: segments, summed over the steps of the model.
+    slots: segments that could have decoded, summed over the same steps.
+    """
+
+    decoded: int = 0
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A claim on a tree.
 
@@ -117,10 +129,11 @@ class Store(Protocol):
         """Store a segment that is too large for a message."""
         ...
 
-    async def present(self, trees: int, leaving: bool = False) -> None:
+    async def present(self, trees: int, load: Load, leaving: bool = False) -> None:
         """Record that this node is there, or that it leaves.
 
         trees: number of trees that it has grown.
+        load: what its engine has decoded.
         """
         ...
 

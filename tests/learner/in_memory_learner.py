@@ -47,6 +47,7 @@ class MemoryStore:
     batches: list[tuple[StoredBatch, int]] = field(default_factory=list)
     puts: list[events_pb2.PolicyPublished] = field(default_factory=list)
     stored: list[runstore_service_pb2.StoredPolicy] = field(default_factory=list)
+    decoded: int = 0
     die_after_commit: int = -1
     lookahead: int = 2
     replay: Callable[["MemoryStore", ReplayRequest], tuple[Replayed, ...]] = (
@@ -113,6 +114,10 @@ class MemoryStore:
         assert epoch == self.epoch and ordinal < len(self.batches)
         self.failures.setdefault(ordinal, []).append(cause)
         return len(self.failures[ordinal])
+
+    async def engine_loads(self) -> dict[str, tuple[int, int]]:
+        self.decoded += 3
+        return {"node-1": (self.decoded, 2 * self.decoded)}
 
     async def policies(self) -> list[runstore_service_pb2.StoredPolicy]:
         return list(self.stored)

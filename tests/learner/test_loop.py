@@ -68,6 +68,8 @@ async def test_a_group_that_teaches_nothing_is_consumed_and_the_number_moves(
     assert (puts[1].metrics["applied"], puts[1].metrics["groups_skipped"]) == (0, 2)
     assert puts[2].policy.digest != puts[1].policy.digest
     assert puts[2].metrics["groups_skipped"] == 1
+    assert "engine_occupancy" not in puts[1].metrics, "nothing was reported before its first step"
+    assert puts[2].metrics["engine_occupancy"] == puts[3].metrics["engine_occupancy"] == 0.5
     assert file.open_verified(Path(puts[1].path) / "policy-1-1.json").step == 1
     assert rig.store.batches[0][0].summary["groups"][0]["skip"] == "zero variance"
 

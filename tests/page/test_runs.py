@@ -1,5 +1,6 @@
 """Runs, one run, its trees, and comparison, in a browser."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -41,8 +42,11 @@ def test_a_run_shows_curves_doctor_trees_members_and_recipe(
     view: Open, shot: Callable[..., None]
 ) -> None:
     page = view(f"/runs/{RUN}", height=1600)
-    expect(page.locator(".chart canvas")).to_have_count(5)
-    expect(page.locator(".figures")).to_contain_text("87.8 % to 98.9 %")
+    expect(page.locator(".chart canvas")).to_have_count(6)
+    figures = page.locator(".figures")
+    expect(figures).to_contain_text("87.8 % to 98.9 %")
+    occupancy = figures.locator("div").filter(has_text="Engine occupancy").locator("dd")
+    expect(occupancy.first).to_have_text(re.compile(r"^\d\d\.\d %$"))
     expect(page.locator(".finding")).to_contain_text("Reward fell")
     expect(page.locator("p.facts")).to_have_text(
         "The trees share 86 % of their tokens, 4,560 of 5,284 a step."

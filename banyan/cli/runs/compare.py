@@ -28,6 +28,7 @@ _SHOWN = (
     "clip_fraction",
     "grad_norm",
     "staleness_mean",
+    "engine_occupancy",
     "train_seconds",
 )
 _LONGEST = 24  # characters of a recipe's value

@@ -22,7 +22,7 @@ from services.chassis.rpc import rpc
 from services.rollout.clients.batched_calls import BatchedCalls
 from services.rollout.growth import grants, policy_selection, scores
 from services.rollout.growth.policy_selection import Published
-from services.rollout.ports import Awaited, Claim, Ingested
+from services.rollout.ports import Awaited, Claim, Ingested, Load
 
 _CALL_S = 10.0
 _PATIENCE_S = 20.0  # a treestore that is started again serves well within this
@@ -127,21 +127,25 @@ class GrpcStore:
 
         The claims that it held when it died end at once (ADR 048).
         """
-        request = self._put_member(trees=0, begins=True)
+        request = self._put_member(0, Load(), begins=True)
         await rpc.call(self._runs.PutMember, request, _CALL_S, _PATIENCE_S)
 
-    async def present(self, trees: int, leaving: bool = False) -> None:
+    async def present(self, trees: int, load: Load, leaving: bool = False) -> None:
         """Record that this node is there, or that it leaves."""
-        request = self._put_member(trees=trees, leaving=leaving)
+        request = self._put_member(trees, load, leaving=leaving)
         await rpc.call(self._runs.PutMember, request, _CALL_S)
 
-    def _put_member(self, trees: int, **flags: bool) -> runstore_service_pb2.PutMemberRequest:
+    def _put_member(
+        self, trees: int, load: Load, **flags: bool
+    ) -> runstore_service_pb2.PutMemberRequest:
         member = runstore_service_pb2.Member(
             node_id=self._node_id,
             run_id=self._run_id,
             host=socket.gethostname(),
             joined=self._joined,
             trees=trees,
+            decoded=load.decoded,
+            decode_slots=load.slots,
         )
         return runstore_service_pb2.PutMemberRequest(member=member, **flags)
 

@@ -20,6 +20,11 @@ class Occupancy:
         self._clock, self._since = clock, clock()
         self._before = EngineStats()
 
+    @property
+    def seen(self) -> EngineStats:
+        """The counts of the last look."""
+        return self._before
+
     def look(self, stats: Callable[[], EngineStats]) -> None:
         """Take note of the steps that have ended. stats: asked for once a second."""
         now = self._clock()

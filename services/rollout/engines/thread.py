@@ -96,7 +96,7 @@ class EngineThread:
         before_step: Callable[[], None] = lambda: None,
     ) -> None:
         self._make, self._lockstep, self._stuck_s = make, lockstep, stuck_s
-        self._before_step = before_step
+        self._before_step, self._occupancy = before_step, Occupancy()
         self.pulse = Pulse("engine")
         self._commands: queue.Queue[tuple[Callable[[Engine], Any], Future[Any]]] = queue.Queue(
             _MAX_COMMANDS
@@ -227,6 +227,11 @@ class EngineThread:
         scoring = self._command(lambda engine: engine.logprobs(tokens_T, first, temperature))
         return await asyncio.wrap_future(scoring)
 
+    @property
+    def seen(self) -> EngineStats:
+        """The counts of a moment ago, without a wait for the step under way."""
+        return self._occupancy.seen
+
     async def stats(self) -> EngineStats:
         """Return the counts."""
         return await asyncio.wrap_future(self._command(lambda engine: engine.stats()))
@@ -264,7 +269,6 @@ class EngineThread:
             self._wake = engine.wake
         self._beat()
         self._ready.set_result(engine)
-        occupancy = Occupancy()
         try:
             while not self._stopping.is_set():
                 self._beat()
@@ -273,7 +277,7 @@ class EngineThread:
                 if engine.busy and self._my_turn:
                     self._before_step()
                     self._publish(engine.step())
-                occupancy.look(engine.stats)
+                self._occupancy.look(engine.stats)
                 self._settle_drain(engine)
         except BaseException as error:  # the node must end with any error instead of waiting
             self._deliver(error)

@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
 from banyan.v1 import runstore_service_pb2
 from services.chassis.rpc.health import Pulse
+from services.rollout.engines.port import EngineStats
 from services.rollout.node.active_trees import ActiveTrees
-from services.rollout.ports import Store
+from services.rollout.ports import Load, Store
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +31,27 @@ OVER = (
 )
 
 
+def load_of(stats: EngineStats, slots: int) -> Load:
+    """Return what an engine of so many slots has decoded: a token a step for each segment."""
+    return Load(decoded=stats.sampled_tokens, slots=stats.steps * slots)
+
+
 class Heartbeat:
     """The loop that reports the node's presence.
 
     store: the tree store.
     trees: trees of the node, for their count.
     joined: whether the node came by `banyan join`.
+    load: returns what its engine has decoded.
 
     Attributes:
     over: set when the run of a joined node is over.
     """
 
-    def __init__(self, store: Store, trees: ActiveTrees, joined: bool) -> None:
-        self._store, self._trees, self._joined = store, trees, joined
+    def __init__(
+        self, store: Store, trees: ActiveTrees, joined: bool, load: Callable[[], Load] = Load
+    ) -> None:
+        self._store, self._trees, self._joined, self._load = store, trees, joined, load
         self.over = asyncio.Event()
         self.pulse = Pulse("presence")
 
@@ -56,7 +66,7 @@ class Heartbeat:
             self.pulse.beat("a word to the store", _TURN_S)
             try:
                 if now - reported_at >= EVERY_S:
-                    await self._store.present(self._trees.grown)
+                    await self._store.present(self._trees.grown, self._load())
                     reported_at = now
                 if self._joined and (await self._store.run()).state in OVER:
                     log.info("the run is over; %d trees were grown here", self._trees.grown)
@@ -70,7 +80,7 @@ class Heartbeat:
         """Report that the node leaves, if the store answers."""
         with contextlib.suppress(BanyanError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
-                await self._store.present(self._trees.grown, leaving=True)
+                await self._store.present(self._trees.grown, self._load(), leaving=True)
 
     def _missed(self, error: TemporaryError, silent_s: float) -> None:
         log.warning("the store does not answer: %s", error)

@@ -23,7 +23,7 @@ from services.rollout.node.claiming import TreeClaimer
 from services.rollout.node.completion import TreeCompleter
 from services.rollout.node.config import NodeConfig
 from services.rollout.node.event_reporter import EventReporter
-from services.rollout.node.heartbeat import Heartbeat
+from services.rollout.node.heartbeat import Heartbeat, load_of
 from services.rollout.node.lease_renewal import LeaseRenewer
 from services.rollout.node.lockstep import Lockstep
 from services.rollout.node.score_waits import ScoreWaits
@@ -108,7 +108,9 @@ class Node:
             executor=executor,
             segment_deadline_s=config.segment_deadline_s,
         )
-        self._heartbeat = Heartbeat(store, trees, config.joined)
+        self._heartbeat = Heartbeat(
+            store, trees, config.joined, lambda: load_of(thread.seen, config.max_branches)
+        )
         actor = Lockstep(trees, executor) if config.lockstep else executor
         self._waits = ScoreWaits(store, trees, executor=executor, actor=actor, tasks=tasks)
         self._watch = PolicyWatch(refresher, triggers, trees.start_due)

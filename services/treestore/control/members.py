@@ -26,6 +26,7 @@ _MEMBER = select(schema.members).where(_IS_MEMBER)
 _DELETE_MEMBER = delete(schema.members).where(_IS_MEMBER)
 _INSERT_MEMBER = insert(schema.members)
 _HASH_BYTES = 32
+_MOST_DECODED = 2**63 - 1  # a column holds no more
 PRESENT_MS = 10_000  # five times the interval in which nodes report
 
 
@@ -60,7 +61,7 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
     """Store a member as seen now, or as leaving; return True if a node of this name was there and
     had not left.
 
-    Raises InvalidInput for unusable names, and Refused for the id of another node.
+    Raises InvalidInput for unusable names and counts, and Refused for the id of another node.
     """
     member = request.member
     node_name.check(member.node_id)
@@ -68,6 +69,11 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
         raise InvalidInput(
             f"host {member.host[:64]!r} has {len(member.host)} characters;"
             f" at most {_MAX_HOST} are kept"
+        )
+    if max(member.decoded, member.decode_slots) > _MOST_DECODED:
+        raise InvalidInput(
+            f"{member.node_id!r} has decoded {member.decoded} segments on {member.decode_slots}"
+            f" slots; at most {_MOST_DECODED} are counted"
         )
     run_id = run_row(connection, member.run_id).run_id
     same = {"run": run_id, "node": member.node_id}
@@ -91,6 +97,8 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
             "joined": member.joined,
             "public_key": before.public_key if before is not None else member.public_key,
             "seen_ms": 0 if request.leaving else now_ms,
+            "decoded": member.decoded,
+            "decode_slots": member.decode_slots,
         },
     )
     return before is not None and before.seen_ms > 0
@@ -111,6 +119,8 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResp
                 seen_unix_ms=row.seen_ms,
                 trees=counts.get(row.node_id, 0),
                 present=row.seen_ms > now_ms - PRESENT_MS,
+                decoded=row.decoded,
+                decode_slots=row.decode_slots,
             )
             for row in rows
         ]

@@ -7,9 +7,11 @@ import pytest
 
 from banyan.errors import DeadlineMissed, NotFound, TemporaryError
 from banyan.v1 import runstore_service_pb2 as rs
+from services.rollout.engines.port import EngineStats
 from services.rollout.node import heartbeat
 from services.rollout.node.active_trees import ActiveTrees
-from services.rollout.node.heartbeat import Heartbeat
+from services.rollout.node.heartbeat import Heartbeat, load_of
+from services.rollout.ports import Load
 
 
 class _Store:
@@ -17,12 +19,14 @@ class _Store:
         self.state = rs.RUN_STATE_TRAINING
         self.error: Exception | None = None
         self.reports: list[bool] = []
+        self.loads: list[Load] = []
         self.polls = 0
 
-    async def present(self, trees: int, leaving: bool = False) -> None:
+    async def present(self, trees: int, load: Load, leaving: bool = False) -> None:
         if self.error:
             raise self.error
         self.reports.append(leaving)
+        self.loads.append(load)
 
     async def run(self) -> rs.Run:
         self.polls += 1
@@ -94,3 +98,15 @@ async def test_a_launched_node_leaves_the_end_to_its_launcher(
 async def test_a_failure_to_leave_is_ignored(store) -> None:
     store.error = NotFound("no such run")
     await beating(store, joined=True).leave()
+
+
+async def test_it_reports_what_the_engine_has_decoded(store, monkeypatch, eventually) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
+    seen = EngineStats(steps=10, sampled_tokens=25)
+    trees = ActiveTrees(4, 4)
+    beats = Heartbeat(store, trees, False, lambda: load_of(seen, 4))  # type: ignore[arg-type]
+    async with running(beats):
+        await eventually(lambda: len(store.loads) > 1)
+        seen = EngineStats(steps=12, sampled_tokens=33)
+        await eventually(lambda: store.loads[-1] == Load(decoded=33, slots=48))
+    assert store.loads[0] == Load(decoded=25, slots=40)

@@ -98,3 +98,17 @@ def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> N
         lambda c: members.read(c, world.forge.run_id, world.now())
     ).members
     assert {m.node_id: m.trees for m in listed} == {"node-1": 3, "idle": 0}
+
+
+def test_what_its_engine_has_decoded_is_that_of_its_last_report(world: World) -> None:
+    def report(**counts: int) -> list[tuple[int, int]]:
+        member = rs.Member(node_id="a", run_id=world.forge.run_id, **counts)
+        request = rs.PutMemberRequest(member=member)
+        world.database.transact(lambda c: members.put(c, request, world.now()))
+        answer = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now()))
+        return [(m.decoded, m.decode_slots) for m in answer.members]
+
+    assert report(decoded=25, decode_slots=2**63 - 1) == [(25, 2**63 - 1)]
+    with pytest.raises(InvalidInput, match="at most 9223372036854775807 are counted"):
+        report(decoded=2**63)
+    assert report() == [(0, 0)], "it was started again"

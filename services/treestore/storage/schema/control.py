@@ -162,6 +162,8 @@ members = Table(
     Column("joined", Boolean, nullable=False),
     text("public_key"),
     int_("seen_ms"),
+    int_("decoded"),  # segments that its engine decoded, summed over steps
+    int_("decode_slots"),  # slots of its engine, summed over the same steps
 )
 
 dead = Table(

@@ -71,8 +71,3 @@ export class Metrics {
 export function savedShare(step) {
   return step.path_tokens > 0 ? 1 - step.unique_tokens / step.path_tokens : null;
 }
-
-/** Return the names of metrics that tell how full the engines are. */
-export function occupancyNames(metrics) {
-  return [...metrics.names].filter((name) => /occupancy/.test(name)).sort();
-}

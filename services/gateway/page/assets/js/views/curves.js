@@ -2,10 +2,10 @@
 
 import { Chart } from "../chart.js";
 import { h, put } from "../dom.js";
-import { number, percent } from "../format.js";
+import { percent } from "../format.js";
 import { runPath, treesOfStep } from "../paths.js";
 import { go, setQuery } from "../router.js";
-import { occupancyNames, savedShare } from "../series.js";
+import { savedShare } from "../series.js";
 import { plain } from "../text.js";
 
 const UNIT = (u, low, high) => [Math.min(0, low), Math.max(1, high)];
@@ -22,9 +22,9 @@ export class Curves {
     this.accuracy = new Chart("Held-out accuracy", { names: ["accuracy"], interval: true, range: UNIT, show: (value) => percent(value), pick: ofEvaluation, signal });
     this.saved = new Chart("Tokens saved", { names: ["saved"], range: UNIT, show: shares, pick, signal });
     this.staleness = new Chart("Staleness, in steps", { names: ["mean", "largest"], pick, signal });
+    this.occupancy = new Chart("Engine occupancy", { names: ["occupancy"], range: UNIT, show: shares, pick, signal });
     this.any = new Chart("Any metric", { names: ["value"], pick, signal, head: this.#choice() });
-    this.occupancy = null;
-    this.grid = h("div", { class: "grid" }, [this.reward, this.accuracy, this.saved, this.staleness, this.any].map((chart) => chart.element));
+    this.grid = h("div", { class: "grid" }, [this.reward, this.accuracy, this.saved, this.staleness, this.occupancy, this.any].map((chart) => chart.element));
     this.element = h("section", { "aria-label": "Curves" }, this.grid, h("p", { class: "muted small" }, "Click a point, or press Enter on it, for the trees of that step. Dashed lines: steps that doctor names, or that you came from."));
   }
 
@@ -61,11 +61,6 @@ export class Curves {
     this.saved.set(metrics.series(savedShare), marks);
     this.staleness.set(metrics.series("staleness_mean", "staleness_max"), marks);
     if (this.select.value) this.any.set(metrics.series(this.select.value), marks);
-    const names = occupancyNames(metrics);
-    if (names.length && !this.occupancy) {
-      this.occupancy = new Chart("Occupancy of engines", { names, show: number, pick: (step) => go(this.pathOf(step)), signal: this.signal });
-      this.any.element.before(this.occupancy.element);
-    }
-    this.occupancy?.set(metrics.series(...names), marks);
+    this.occupancy.set(metrics.series("engine_occupancy"), marks);
   }
 }

@@ -91,6 +91,7 @@ class View {
       ["Held-out accuracy", percent(last?.accuracy), [bounds, kind].filter(Boolean).join(", ") || "not measured yet"],
       ["Tokens saved", percent(share), `${count(progress.saved_tokens)} not sampled, ${count(progress.sampled_tokens)} sampled`],
       ["Trees' groups", count(progress.groups?.consumed), `trained on; ${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
+      ["Engine occupancy", percent(this.metrics.series("engine_occupancy")[1].at(-1)), "of the engines' slots decoded, last step"],
       ["Members", count(members.filter((member) => member.present).length), `of ${plural(members.length, "node")}`],
     ];
     put(this.figures, cells.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", { class: "muted small" }, note))));
