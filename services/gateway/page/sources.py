@@ -27,13 +27,14 @@ class RunSource:
         self._sent_at = 0.0
         self._number = -1  # of the last policy that was sent; -1 before any
         self._step = -1
+        self._looked: int | None = None  # step of the run at the last look for policies
         self.over = False
 
     async def poll(self) -> list[Event]:
         """Return the news, if there are any."""
         answer, members = await self._read()
         seen = _fingerprint(answer, members)
-        steps = await self._new_steps()
+        steps = await self._new_steps(answer.run.step)
         due = time.monotonic() - self._sent_at > _AGAIN_S and answer.run.state in runs.WORKING
         self.over = answer.run.state in plain_data.OVER
         if seen == self._sent and not steps and not due:
@@ -58,7 +59,10 @@ class RunSource:
             self._reads.run(self._run_id), self._reads.members(self._run_id)
         )
 
-    async def _new_steps(self) -> list[dict[str, Any]]:
+    async def _new_steps(self, newest: int) -> list[dict[str, Any]]:
+        if newest == self._looked:  # each policy that is stored moves the run's step
+            return []
+        self._looked = newest
         policies = await self._reads.policies(self._run_id, after=max(0, self._number))
         if policies:
             self._number = policies[-1].number

@@ -55,9 +55,16 @@ class Runs:
         return await self._heavy.run(lambda: _metrics(policies, answer, after))
 
     async def doctor(self, call: Call) -> bytes:
-        answer, policies = await self._steps(call.path["run"])
+        answer = await self._reads.run(call.path["run"])
+        # Whoever watches the run asks at the same steps, and each answer reads all that there are.
+        known = (answer.run.run_id, str(answer.run.state), diagnosis.moment(answer))
+        return await self._heavy.kept(("doctor", *known), lambda: self._diagnosed(answer))
+
+    async def _diagnosed(self, answer: rs.ReadRunResponse) -> bytes:
         run_id, shape = answer.run.run_id, diagnosis.shape_of(answer.run)
-        stats = await self._reads.stats(run_id)
+        policies, stats = await asyncio.gather(
+            self._reads.policies(run_id), self._reads.stats(run_id)
+        )
         steps: dict[bytes, int] = {}
         if shape is not None:
             steps = diagnosis.steps_of(await self._reads.summaries(diagnosis.newest_filter(run_id)))

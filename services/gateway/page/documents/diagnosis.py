@@ -15,7 +15,7 @@ from banyan.v1 import tree_pb2
 from banyan.wire import plain_data
 from services.gateway.page.documents.runs import finite, recipe_json
 
-__all__ = ["document", "newest_filter", "shape_of", "steps_of"]
+__all__ = ["document", "moment", "newest_filter", "shape_of", "steps_of"]
 LINK = "docs/metrics.md#what-banyan-doctor-run-looks-for"
 _URGENT = ("nothing-applied", "not-finite", "reward-collapse", "reward-hacking", "held-out-falls")
 
@@ -23,6 +23,18 @@ _URGENT = ("nothing-applied", "not-finite", "reward-collapse", "reward-hacking",
 def shape_of(run: rs.Run) -> Shape | None:
     """Return the shape of a run's trees; None if its tree policy is not judged by them."""
     return judged_shape(run.recipe_json)
+
+
+def moment(answer: rs.ReadRunResponse) -> str:
+    """Return a text that changes when there is more to diagnose: steps, evaluations, batches."""
+    progress = answer.progress
+    known = rs.ReadProgressResponse(
+        step=answer.run.step,
+        batches=progress.batches,
+        evals=progress.evals,
+        set_aside=progress.set_aside,
+    )
+    return known.SerializeToString(deterministic=True).hex()
 
 
 def document(
