@@ -12,7 +12,8 @@ class Logging(Part):
     """jsonl, tensorboard, wandb, mlflow (`pip install 'banyan-rl[loggers]'` for all but the first),
     or module:attribute."""
     settings: dict[str, Settings] = {}
-    """Settings of each logger, by its name."""
+    """Settings of each logger, by its name; `completions` asks for samples of prompts and answers.
+    """
 
     @model_validator(mode="after")
     def _named(self) -> "Logging":

@@ -4,7 +4,8 @@ Decoding and preparing run in the torch thread: they take seconds, and the refer
 asked for the rewards.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from banyan import registry
@@ -14,7 +15,7 @@ from banyan.recipe import Recipe
 from banyan.tree import Leaf, Tree
 from banyan.v1 import tree_pb2
 from services.learner.batch_attempt import UNSTUDIED
-from services.learner.data import from_store, replay
+from services.learner.data import from_store, replay, score_metrics
 from services.learner.data.prepare import (
     DecodedBatch,
     Lesson,
@@ -26,6 +27,8 @@ from services.learner.data.prepare import (
 from services.learner.ports import Store, StoredBatch
 from services.learner.position import Position
 from services.learner.training.trainer_thread import TorchThread
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class BatchPreparer:
     ) -> None:
         self._recipe, self._held_out = recipe, held_out
         self._store, self._torch, self._at = store, torch_thread, at
+        self._parts_left_out = 0  # the most that were logged
         optimise = recipe.optimise
         self._estimator: Estimator = registry.build(
             "optimise", optimise.advantage, optimise.advantage_settings
@@ -110,7 +114,7 @@ class BatchPreparer:
     async def prepare(self, fetched: FetchedBatch, committed: bool) -> Lesson:
         """Return what the step on a batch learns from."""
         how = self._torch.preparation(self._estimator)
-        return await self._torch.run(
+        lesson = await self._torch.run(
             lambda: prepare(
                 fetched.decoded,
                 how,
@@ -122,6 +126,20 @@ class BatchPreparer:
             ),
             "preparing a batch",
         )
+        self._warn_of_parts(lesson.metrics)
+        return lesson
+
+    def _warn_of_parts(self, metrics: Mapping[str, float]) -> None:
+        """Log that scorers report more parts than are measured, once for each larger number."""
+        left_out = int(metrics.get(score_metrics.LEFT_OUT, 0.0))
+        if left_out > self._parts_left_out:
+            self._parts_left_out = left_out
+            log.warning(
+                "scorers report %d parts of scores, of which the first %d by name are metrics;"
+                " name parts alike for all rows",
+                left_out + score_metrics.MOST_PARTS,
+                score_metrics.MOST_PARTS,
+            )
 
     async def batch_advantages(
         self, groups: replay.Groups, estimator: Estimator | None

@@ -24,7 +24,7 @@ from services.learner.batch_attempt import IN_A_ROW, Attempt, refuse_all_aside
 from services.learner.batch_preparer import BatchPreparer
 from services.learner.checkpoints.checkpoint import Mark
 from services.learner.data.engine_load import EngineLoad
-from services.learner.data.prepare import summary
+from services.learner.data.prepare import Lesson, summary
 from services.learner.data.selection import assemble
 from services.learner.drift_meter import DriftMeter
 from services.learner.ports import Store, StoredBatch, Trigger
@@ -38,6 +38,7 @@ from services.learner.weights.outlet import Outlet
 log = logging.getLogger(__name__)
 
 OnStep = Callable[[int, Mapping[str, float]], None]  # (step, metrics); returns at once
+OnBatch = Callable[[int, Lesson, Sequence[tree_pb2.Tree]], None]  # of a step; returns at once
 Metrics = dict[str, float]
 Known = frozenset[tuple[int, bytes]]  # (step, digest) of policies that need no announcing
 
@@ -45,7 +46,8 @@ Known = frozenset[tuple[int, bytes]]  # (step, digest) of policies that need no 
 class Learner:
     """Trains one run.
 
-    `at` is read by the gRPC server. `on_step` is called with the metrics of each step.
+    `at` is read by the gRPC server. `on_step` is called with the metrics of each step, `on_batch`
+    with what it trained on: the lesson, and the stored trees of the batch's own groups.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Learner:
         self._store, self._trigger, self._torch = store, trigger, torch_thread
         self._tick_s = tick_s
         self.on_step: OnStep = lambda _step, _metrics: None
+        self.on_batch: OnBatch = lambda _step, _lesson, _trees: None
         self.at = Position()
         self.preparer = BatchPreparer(recipe, held_out, store, torch_thread, self.at)
         self._announcer = Announcer(run_id, store, weights, address, outlet)
@@ -263,6 +266,7 @@ class Learner:
             metrics["prepare_seconds"] = prepare_seconds
             metrics |= self._engines.since(await self._store.engine_loads())
             metrics |= await self._drift.measure(step + 1, timed.report.learning_rate)
+            self.on_batch(step + 1, lesson, fetched.decoded.messages)
             return timed, metrics
 
     async def _publish(

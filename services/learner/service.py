@@ -138,7 +138,7 @@ async def _train_run(parts: _Process, run: _Run, logs: Logs, after_torch: ExitSt
             tick_s=parts.settings.tick_s,
             outlet=outlet,
         )
-        learner.on_step = logs.step
+        learner.on_step, learner.on_batch = logs.step, logs.batch
         parts.servicer.learner = learner
         if recipe.resources.weights == "nccl":
             device, drain_s = torch_thread.device, recipe.resources.drain_s

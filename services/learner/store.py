@@ -178,6 +178,13 @@ class GrpcStore:
         answer = await self._call(self._runs.ReadMembers, request)
         return {node.node_id: (node.decoded, node.decode_slots) for node in answer.members}
 
+    async def tokenizer(self) -> bytes:
+        """Return the tokenizer.json of the run's model; empty without one."""
+        request = runstore_service_pb2.ReadTokenizerRequest(run_id=self._run_id)
+        answer: runstore_service_pb2.ReadTokenizerResponse
+        answer = await self._call(self._runs.ReadTokenizer, request)
+        return answer.tokenizer
+
     async def put_policy(self, policy: events_pb2.PolicyPublished, replayed: bool = False) -> None:
         request = runstore_service_pb2.PutPolicyRequest(policy=policy, replayed=replayed)
         await self._call(self._runs.PutPolicy, request)

@@ -80,3 +80,15 @@ async def test_a_tree_that_is_replayed_twice_is_fetched_once() -> None:
     batch = StoredBatch(0, (group,), (own.spec.tree_id,), {}, twice)
     fetched = await preparer(0, store).fetch(batch, [own], committed=True)
     assert fetched.messages == [own, earlier]
+
+
+def test_parts_beyond_those_that_are_measured_are_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = preparer(0)
+    for left_out in (0.0, 3.0, 3.0, 1.0, 5.0):
+        made._warn_of_parts({"parts_left_out": left_out} if left_out else {})
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "scorers report 67 parts of scores",
+        "scorers report 69 parts of scores",
+    ]

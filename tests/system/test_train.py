@@ -1,6 +1,7 @@
 """`banyan train` as a person uses it: one seed twice, Ctrl-C and --resume, a failing reward."""
 
 import asyncio
+import json
 import random
 import signal
 import sqlite3
@@ -53,11 +54,20 @@ async def deterministic_run(
 
 
 def with_rows(folder: Path) -> Path:
-    """Return the folder of a recipe whose path of rows is absolute."""
+    """Return the folder of a recipe whose path of rows is absolute; it logs four completions of the
+    first step and of every second one."""
     data = torch_recipe(folder)
+    sampled = {"jsonl": {"completions": 4, "completions_every": 2}}
+    data["logging"] = {"loggers": ["jsonl"], "settings": sampled}
     data["task"]["path"] = str(folder / "rows.jsonl")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
     return folder
+
+
+def completions(state: Path) -> list[dict[str, Any]]:
+    """Return the samples of the only run's completions."""
+    (path,) = state.glob("runs/*/loggers/jsonl/completions.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_dies(
@@ -69,6 +79,12 @@ async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_die
     assert first == second and len(first[1]) == 5 and len({digest for _, digest in first[1]}) > 1
     killed = await deterministic_run(folder, tmp_path / "killed", kills=[(2, 0.0)])
     assert killed == first
+    samples = completions(tmp_path / "first")
+    assert [row["step"] for row in samples] == [step for step in (1, 2, 4) for _ in range(4)]
+    for row in samples:
+        assert row["prompt"].startswith("say ") and row["completion"]
+        assert row["reward"] == sum(map(ord, row["completion"])) % 7 / 6
+    assert completions(tmp_path / "killed") == samples
 
 
 async def test_a_learner_that_dies_at_any_moments_makes_the_same_weights(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def _silent_parts(
 def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, float]:
     views = [view for credit in credits for view in credit.group.trees]
     rewards = _rewards(views)
-    scored = rewards[np.isfinite(rewards)]
+    scored = _scored(rewards)
     stale, packed = sum(len(c.stale) for c in credits), sum(len(part) for part in parts)
     unique = sum(_needed_tokens(credit) for credit in credits)
     return _reward(credits) | {
@@ -185,14 +185,21 @@ def _metrics(credits: Sequence[Credit], parts: Sequence[TreePart]) -> dict[str, 
 
 
 def _reward(credits: Sequence[Credit]) -> dict[str, float]:
-    """Return the rewards' mean and deviation; none for a batch without a single score."""
-    fresh = _rewards([view for credit in credits for view in _fresh(credit)])
-    fresh = fresh[np.isfinite(fresh)]
-    return {"reward": float(fresh.mean()), "reward_std": float(fresh.std())} if len(fresh) else {}
+    """Return the rewards' mean and deviations; none for a batch without a single score."""
+    by_group = [_scored(_rewards(_fresh(credit))) for credit in credits]
+    fresh = np.concatenate([np.zeros(0), *by_group])
+    found = {"reward": float(fresh.mean()), "reward_std": float(fresh.std())} if len(fresh) else {}
+    compared = [float(group.std()) for group in by_group if len(group) > 1]
+    return found | ({"reward_group_std": float(np.mean(compared))} if compared else {})
 
 
 def _rewards(views: Sequence[TreeView]) -> Floats:
     return np.concatenate([np.zeros(0), *(view.rewards_L for view in views)])
+
+
+def _scored(rewards: Floats) -> Floats:
+    scored: Floats = rewards[np.isfinite(rewards)]
+    return scored
 
 
 def _fresh(credit: Credit) -> list[TreeView]:
@@ -220,7 +227,7 @@ def _group(credit: Credit) -> dict[str, Any]:
     values = np.concatenate([np.zeros(0), *credit.advantages.leaf_G_L])
     values = values[np.isfinite(values)]
     rewards = _rewards(credit.group.trees)
-    scored = rewards[np.isfinite(rewards)]
+    scored = _scored(rewards)
     entry: dict[str, Any] = {
         "group_id": credit.group.group_id,
         "leaves": len(rewards),

@@ -1,8 +1,9 @@
 """Metrics of a batch's scores: mean and deviation of each scorer's values and of their parts. Pure.
 
 Names are bounded: `score/SCORER` and `part/SCORER/PART`, the same behind `score_std/` and
-`part_std/`, and `part_share/SCORER/PART`, with at most `MOST_PARTS` parts of all scorers together.
-No name lies below another one, as loggers make folders of them.
+`part_std/`, and `part_share/SCORER/PART`, with at most `MOST_PARTS` parts of all scorers together;
+`parts_left_out` counts those beyond. No name lies below another one, as loggers make folders of
+them.
 """
 
 import re
@@ -10,9 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 
 MOST_PARTS = 64
+LEFT_OUT = "parts_left_out"
 _LONGEST = 64  # characters of a scorer's or a part's name
 _Key = tuple[str, str]  # scorer, and part; the part of the value itself is empty
 
@@ -28,9 +31,12 @@ def of_trees(trees: Iterable[tree_pb2.Tree]) -> dict[str, float]:
         if tree.state != tree_pb2.TREE_STATE_DROPPED:
             _collect(tree, values)
     metrics: dict[str, float] = {}
-    for scorer, part in _kept(sorted(values)):
+    kept = _kept(sorted(values))
+    if len(kept) < len(values):
+        metrics[LEFT_OUT] = float(len(values) - len(kept))
+    for scorer, part in kept:
         numbers, name = values[scorer, part], _name(scorer, part)
-        kind = "part" if part else "score"
+        kind = _kind(part)
         if f"{kind}/{name}" in metrics:
             continue  # two names that are written alike: the first one counts
         metrics[f"{kind}/{name}"] = float(np.mean(numbers))
@@ -39,6 +45,20 @@ def of_trees(trees: Iterable[tree_pb2.Tree]) -> dict[str, float]:
         if share < 1.0:
             metrics[f"part_share/{name}"] = share
     return metrics
+
+
+def of_leaf(tree: tree_pb2.Tree, leaf: Leaf) -> dict[str, float]:
+    """Return the values of a leaf's scores and of their parts, by the names of the metrics."""
+    values: dict[_Key, float] = {}
+    for scored in tree.scores:
+        at_leaf = (scored.leaf.segment, scored.leaf.end) == (leaf.segment, leaf.end)
+        if at_leaf and scored.score.state == tree_pb2.SCORE_STATE_SCORED:
+            values[scored.scorer, ""] = scored.score.value
+            values |= {(scored.scorer, part): v for part, v in scored.score.parts.items() if part}
+    named: dict[str, float] = {}
+    for scorer, part in _kept(sorted(values)):
+        named.setdefault(f"{_kind(part)}/{_name(scorer, part)}", values[scorer, part])
+    return named
 
 
 def _collect(tree: tree_pb2.Tree, values: dict[_Key, list[float]]) -> None:
@@ -57,6 +77,10 @@ def _kept(keys: Sequence[_Key]) -> list[_Key]:
     """Return the scorers with as many of their parts as are measured, in order of name."""
     parts = [key for key in keys if key[1]][:MOST_PARTS]
     return sorted([*(key for key in keys if not key[1]), *parts])
+
+
+def _kind(part: str) -> str:
+    return "part" if part else "score"
 
 
 def _name(scorer: str, part: str) -> str:

@@ -2,28 +2,31 @@
 
 No step waits for a logger, only the end of the run does. A step is logged once: steps that a
 learner trains again after a kill are known, and steps that were committed but not logged are
-offered again from the store. Failures of a logger, and records beyond its queue, are counted and
-reported once.
+offered again from the store. Samples of completions are large, so few of them wait. Failures of a
+logger, and records beyond its queue, are counted and reported once.
 """
 
-import json
 import logging
 import math
-import os
 import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from banyan.loggers import LoggedRun, Logger
+from banyan.loggers.completions import Completion, CompletionsLogger, wish_of
+from banyan.loggers.tags import PLAIN
 from services.chassis.process import telemetry
+from services.learner.loggers import note
 
 log = logging.getLogger(__name__)
 
 MOST = 1024  # records that wait
+MOST_SAMPLED = 8  # sampled steps among them: each may hold 2 MB of texts
 CLOSE_S = 10.0
 
 
@@ -36,6 +39,14 @@ class Record:
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of the completions that a step trained on."""
+
+    step: int
+    rows: Sequence[Completion]
+
+
 class Feed:
     """One logger, begun, fed and closed in its own thread.
 
@@ -44,10 +55,10 @@ class Feed:
 
     def __init__(self, name: str, logger: Logger, run: LoggedRun) -> None:
         self.name, self.lost = name, 0
-        self._logger, self._run = logger, run
-        self._queue: queue.Queue[Record | None] = queue.Queue(MOST)
-        self._note = run.folder.parent / f"{run.folder.name}.json"
-        self._last_step, self._labels = _read_note(self._note)
+        self._logger, self._run, self._wish = logger, run, wish_of(name, logger)
+        self._queue: queue.Queue[Record | Samples | None] = queue.Queue(MOST)
+        self._samples = threading.BoundedSemaphore(MOST_SAMPLED)
+        self._note = note.read(run.folder.parent / f"{run.folder.name}.json")
         self._begun, self._complained = False, False
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"log-{name}", daemon=True)
@@ -55,12 +66,27 @@ class Feed:
 
     def offer(self, record: Record) -> None:
         """Queue a record; it is lost if the queue is full. Returns at once."""
-        if self._is_logged(record):  # the store offers thousands of a long run
-            return
+        if not self._is_logged(record):  # the store offers thousands of a long run
+            self._put(record)
+
+    def wanted(self, step: int) -> int:
+        """Return the samples of a step's completions that the logger wants and has not logged."""
+        return self._wish.at(step) if step > self._note.completions else 0
+
+    def offer_samples(self, samples: Samples) -> None:
+        """Queue samples; they are lost if there is no room for them. Returns at once."""
+        if not self._samples.acquire(blocking=False):
+            self._lose(f"it is {MOST_SAMPLED} steps with samples behind")
+        elif not self._put(samples):
+            self._samples.release()
+
+    def _put(self, record: Record | Samples) -> bool:
         try:
             self._queue.put_nowait(record)
         except queue.Full:
             self._lose(f"it is {MOST} records behind")
+            return False
+        return True
 
     def end(self) -> None:
         """Announce that no record follows."""
@@ -91,43 +117,56 @@ class Feed:
                 record = None
             if record is None:
                 break
-            self._log(record)
+            self._take(record)
         self._safely(self._logger.close)
 
-    def _log(self, record: Record) -> None:
+    def _take(self, record: Record | Samples) -> None:
         if not self._begun:
             self._begun = self._safely(self._begin)
+            if self._begun:
+                self._safely(self._note.write)
+        if isinstance(record, Samples):
+            self._samples.release()
         if not self._begun:
             self._count_lost()
-            return
-        if self._is_logged(record):
-            return
+        elif isinstance(record, Samples):
+            if record.step > self._note.completions:
+                self._log_samples(record)
+        elif not self._is_logged(record):
+            self._log(record)
+
+    def _log(self, record: Record) -> None:
         metrics = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
-        if self._safely(lambda: self._logger.log(record.step, metrics)):
-            self._note_logged(record)
-        else:
+        if not self._safely(lambda: self._logger.log(record.step, metrics)):
             self._count_lost()
+            return
+        if record.label:
+            self._note.evaluations.add(record.label)
+        else:
+            self._note.step = record.step
+        self._safely(self._note.write)
+
+    def _log_samples(self, samples: Samples) -> None:
+        logger = cast(CompletionsLogger, self._logger)  # `wish_of` has looked for its method
+        if not self._safely(lambda: logger.log_completions(samples.step, samples.rows)):
+            self._count_lost()
+            return
+        self._note.completions = samples.step
+        self._safely(self._note.write)
 
     def _begin(self) -> None:
         self._run.folder.mkdir(parents=True, exist_ok=True)
-        newest = self._logger.begin(replace(self._run, last=self._last_step))
-        self._last_step = max(self._last_step, newest)
+        wanted = getattr(self._logger, "tags", PLAIN)
+        tags = self._note.tags or wanted
+        newest = self._logger.begin(replace(self._run, last=self._note.step, tags=tags))
+        self._note.step, self._note.tags = max(self._note.step, newest), tags
+        if tags != wanted:
+            log.info("logger %s goes on with the %s names that its log began with", self.name, tags)
 
     def _is_logged(self, record: Record) -> bool:
-        return record.label in self._labels if record.label else record.step <= self._last_step
-
-    def _note_logged(self, record: Record) -> None:
         if record.label:
-            self._labels.add(record.label)
-        else:
-            self._last_step = record.step
-        self._safely(self._write_note)
-
-    def _write_note(self) -> None:
-        fresh = self._note.with_suffix(".new")
-        note = {"step": self._last_step, "evaluations": sorted(self._labels)}
-        fresh.write_text(json.dumps(note))
-        os.replace(fresh, self._note)
+            return record.label in self._note.evaluations
+        return record.step <= self._note.step
 
     def _safely(self, call: Callable[[], object]) -> bool:
         """Tell whether a call succeeded; report its error otherwise."""
@@ -178,6 +217,18 @@ class Feeds:
         for feed in self.feeds:
             feed.offer(Record(step, dict(metrics), label))
 
+    def completions(self, step: int, make: Callable[[int], Sequence[Completion]]) -> None:
+        """Offer samples of the completions that a step trained on, where a logger wants some.
+
+        make: returns so many samples
+        """
+        wanted = {feed: feed.wanted(step) for feed in self.feeds}
+        most = max(wanted.values(), default=0)
+        rows = make(most) if most else ()
+        for feed, count in wanted.items():
+            if count:
+                feed.offer_samples(Samples(step, rows[:count]))
+
     def close(self, seconds: float = CLOSE_S) -> None:
         """Let all loggers write what waits, within the same time."""
         for feed in self.feeds:
@@ -185,15 +236,3 @@ class Feeds:
         until = time.monotonic() + seconds
         for feed in self.feeds:
             feed.await_end(until)
-
-
-def _read_note(path: Path) -> tuple[int, set[str]]:
-    """Return the last step and the evaluations that a logger has logged.
-
-    Without a note, or with a torn one, loggers know by themselves, or log steps twice.
-    """
-    try:
-        note = json.loads(path.read_text())
-        return int(note["step"]), set(note["evaluations"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return -1, set()

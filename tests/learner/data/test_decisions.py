@@ -233,3 +233,6 @@ def test_the_summary_names_skips_and_stale_leaves(forest: Any) -> None:
     fresh = [0, 1, 1, 0, 1, 1, 1]
     assert recorded["metrics"]["reward"] == pytest.approx(np.mean(fresh))
     assert recorded["metrics"]["reward_std"] == pytest.approx(np.std(fresh))
+    groups = [[0, 1, 1, 0, 1], [1, 1]]  # of the first, one leaf is stale
+    by_group = np.mean([np.std(rewards) for rewards in groups])
+    assert recorded["metrics"]["reward_group_std"] == pytest.approx(by_group)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from banyan.loggers import LoggedRun
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from services.learner.data import score_metrics
 from services.learner.loggers.mlflow import MLflow
@@ -64,13 +65,27 @@ def many() -> dict[str, float]:
 
 def test_names_are_few_and_none_lies_below_another() -> None:
     measured = many()
-    assert len(measured) <= 2 * (2 + score_metrics.MOST_PARTS)
+    assert len(measured) <= 1 + 2 * (2 + score_metrics.MOST_PARTS)
     name_of = re.compile(
         r"(score(_std)?/[\w.-]{1,64}|part(_std|_share)?(/[\w.-]{1,64}){2})", re.ASCII
     )
+    assert measured.pop("parts_left_out") == 2 * 53 - score_metrics.MOST_PARTS
     assert all(name_of.fullmatch(name) for name in measured)
     assert measured["part/my.module_first/a_b"] == 1.0, "the first of names that are alike"
     assert not [a for a in measured for b in measured if a.startswith(f"{b}/")]
+
+
+def test_scores_of_a_leaf_have_the_names_of_the_metrics() -> None:
+    stored = tree(
+        (1, "my.module:first", 1.0, {"a b": 0.5, "a/b": 2.0}),
+        (1, "length", None, {}),
+        (2, "length", -0.5, {}),
+    )
+    assert score_metrics.of_leaf(stored, Leaf(b"s", 1)) == {
+        "score/my.module_first": 1.0,
+        "part/my.module_first/a_b": 0.5,
+    }
+    assert score_metrics.of_leaf(stored, Leaf(b"s", 2)) == {"score/length": -0.5}
 
 
 @pytest.mark.slow

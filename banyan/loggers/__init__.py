@@ -1,8 +1,9 @@
-"""Destinations of a run's metrics beside the store: loggers by name.
+"""Destinations of a run's metrics, and of samples of its completions, beside the store.
 
 A logger is a dataclass whose fields are its settings, of the entry-point group `banyan.loggers` or
 module:attribute. It runs in a thread of its own in the learner; nothing waits for it, and no error
-of it ends a run.
+of it ends a run. tags.py groups the names of metrics; completions.py is what a logger of samples
+has beside `Logger`.
 """
 
 import importlib.util
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 
 from banyan import registry
 from banyan.errors import InvalidInput
+from banyan.loggers import completions
+from banyan.loggers.tags import CHOICES, PLAIN
 from banyan.recipe import Recipe
 
 
@@ -25,18 +28,22 @@ class LoggedRun:
     folder: the logger's own folder, kept with the run
     last: newest step that it has logged, -1 for none; the step before it if a learner was killed
         between logging and recording it
+    tags: names of its metrics, `plain` or `grouped` (tags.py): those that its log began with, else
+        the logger's setting `tags`, else `plain`
     """
 
     run_id: str
     recipe: Mapping[str, Any]
     folder: Path
     last: int
+    tags: str = PLAIN
 
 
 class Logger(Protocol):
     """Logger of a run. It may raise anything.
 
-    `PACKAGE`, if present, is the module that it imports and the requirement for pip.
+    One that takes samples of completions is a `completions.CompletionsLogger`, too. `PACKAGE`, if
+    present, is the module that it imports and the requirement for pip.
     """
 
     def begin(self, run: LoggedRun) -> int:
@@ -82,3 +89,9 @@ def check(recipe: Recipe) -> None:
                 f"logging.loggers: {name} needs {module}, which is not installed here: pip install "
                 f"{requirement}"
             )
+        choice = getattr(logger, "tags", PLAIN)
+        if choice not in CHOICES:
+            raise InvalidInput(
+                f"logging.settings.{name}.tags is {choice!r}; it is one of {', '.join(CHOICES)}"
+            )
+        completions.wish_of(name, logger)
