@@ -12,12 +12,14 @@ import numpy as np
 from banyan.credit.estimate import Credit, Floats
 from banyan.loggers.completions import Completion, cut
 from banyan.segment import IntTokens, Kind, Origin, Segment
+from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import TreeView
 from services.learner.data import score_metrics
 
 Decode = Callable[[IntTokens], str]
 _Path = tuple[Credit, int, int]  # group, index of the tree in it, index of the leaf
+_Scores = Mapping[Leaf, Mapping[str, float]]  # a segment's id covers its tree's
 
 
 def drawn(
@@ -45,12 +47,23 @@ def drawn(
     ]
     rng = random.Random(f"{run_id} {step}")
     chosen = rng.sample(paths, min(count, len(paths)))
-    return [_completion(path, trees, step, decode) for path in chosen]
+    scores = _scores(chosen, trees)
+    return [_completion(path, scores, step, decode) for path in chosen]
 
 
-def _completion(
-    path: _Path, trees: Mapping[bytes, tree_pb2.Tree], step: int, decode: Decode | None
-) -> Completion:
+def _scores(paths: Sequence[_Path], trees: Mapping[bytes, tree_pb2.Tree]) -> _Scores:
+    """Return the scores of paths' leaves; each tree's are read once."""
+    leaves: dict[bytes, list[Leaf]] = {}
+    for credit, index, leaf in paths:
+        view = credit.group.trees[index]
+        leaves.setdefault(view.tree.tree_id, []).append(view.leaves_L[leaf])
+    found: dict[Leaf, dict[str, float]] = {}
+    for tree_id, places in leaves.items():
+        found |= score_metrics.of_leaves(trees[tree_id], places)
+    return found
+
+
+def _completion(path: _Path, scores: _Scores, step: int, decode: Decode | None) -> Completion:
     credit, index, leaf = path
     view = credit.group.trees[index]
     place, reward = view.leaves_L[leaf], float(view.rewards_L[leaf])
@@ -63,7 +76,7 @@ def _completion(
         completion=cut("".join(texts[1:])),
         reward=reward if np.isfinite(reward) else None,
         advantage=_advantage(credit, index, leaf),
-        scores=score_metrics.of_leaf(trees[view.tree.tree_id], place),
+        scores=scores[place],
         tree_id=view.tree.tree_id.hex(),
         segment=place.segment.hex(),
         end=place.end,

@@ -7,7 +7,7 @@ them.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -47,14 +47,18 @@ def of_trees(trees: Iterable[tree_pb2.Tree]) -> dict[str, float]:
     return metrics
 
 
-def of_leaf(tree: tree_pb2.Tree, leaf: Leaf) -> dict[str, float]:
-    """Return the values of a leaf's scores and of their parts, by the names of the metrics."""
-    values: dict[_Key, float] = {}
+def of_leaves(tree: tree_pb2.Tree, leaves: Collection[Leaf]) -> dict[Leaf, dict[str, float]]:
+    """Return the values of leaves' scores and of their parts, by the names of the metrics."""
+    values: dict[Leaf, dict[_Key, float]] = {leaf: {} for leaf in leaves}
     for scored in tree.scores:
-        at_leaf = (scored.leaf.segment, scored.leaf.end) == (leaf.segment, leaf.end)
-        if at_leaf and scored.score.state == tree_pb2.SCORE_STATE_SCORED:
-            values[scored.scorer, ""] = scored.score.value
-            values |= {(scored.scorer, part): v for part, v in scored.score.parts.items() if part}
+        found = values.get(Leaf(scored.leaf.segment, scored.leaf.end))
+        if found is not None and scored.score.state == tree_pb2.SCORE_STATE_SCORED:
+            found[scored.scorer, ""] = scored.score.value
+            found |= {(scored.scorer, part): v for part, v in scored.score.parts.items() if part}
+    return {leaf: _named(found) for leaf, found in values.items()}
+
+
+def _named(values: Mapping[_Key, float]) -> dict[str, float]:
     named: dict[str, float] = {}
     for scorer, part in _kept(sorted(values)):
         named.setdefault(f"{_kind(part)}/{_name(scorer, part)}", values[scorer, part])

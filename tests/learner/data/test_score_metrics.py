@@ -81,11 +81,12 @@ def test_scores_of_a_leaf_have_the_names_of_the_metrics() -> None:
         (1, "length", None, {}),
         (2, "length", -0.5, {}),
     )
-    assert score_metrics.of_leaf(stored, Leaf(b"s", 1)) == {
-        "score/my.module_first": 1.0,
-        "part/my.module_first/a_b": 0.5,
+    first, second, unknown = (Leaf(b"s", end) for end in (1, 2, 3))
+    assert score_metrics.of_leaves(stored, [first, second, unknown]) == {
+        first: {"score/my.module_first": 1.0, "part/my.module_first/a_b": 0.5},
+        second: {"score/length": -0.5},
+        unknown: {},
     }
-    assert score_metrics.of_leaf(stored, Leaf(b"s", 2)) == {"score/length": -0.5}
 
 
 @pytest.mark.slow

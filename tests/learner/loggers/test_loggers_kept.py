@@ -64,7 +64,7 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path: Path) -> None:
         and runs[0].info.status == "FINISHED"
     )
     assert runs[0].data.params["control.groups_per_batch"] == "2"
-    history = client.get_metrichistory(runs[0].info.run_id, "reward/mean")
+    history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
     assert [(m.step, m.value) for m in history] == [(n, n / 10) for n in range(1, 6)]
     assert runs[0].data.metrics["eval/greedy_reward"] == 0.5
 
