@@ -218,6 +218,57 @@ FAULTS: dict[str, Fault] = {
     ),
 }
 
+FURTHER_FAULTS: tuple[tuple[str, Fault], ...] = (
+    (
+        "BanyanStoreBehind",
+        Fault(
+            {'banyan_store_waiting{queue="outbox"}': steady(900)},
+            {"queue": "outbox"},
+            "900 rows wait in the store (outbox).",
+        ),
+    ),
+    (
+        "BanyanLogFull",
+        Fault(
+            {'banyan_log_bytes{queue="GROWTH"}': steady(2.5e8)},
+            {"queue": "GROWTH"},
+            "Stream GROWTH holds 238.4MiB, four fifths of what it may; full, it takes nothing"
+            " more.",
+        ),
+    ),
+    *(
+        (
+            "BanyanRecordsLost",
+            Fault(
+                {f'banyan_spans_{what}_total{{process="verifier"}}': rising(3)},
+                {"process": "verifier"},
+                "Process verifier loses metrics or spans on their way to where they are kept.",
+            ),
+        )
+        for what in ("failed", "dropped")
+    ),
+)
+"""Other ways in which something of the same alerts goes wrong."""
+
+LIKE_FAULTS: dict[str, str] = {
+    # no node, and no tree to grow
+    'banyan_members{run="r"}': steady(0),
+    'banyan_trees_held{run="r",state="growing"}': steady(0),
+    # a policy that is sure and far from its start, of a task that is learnt
+    **mean("banyan_step_entropy", 0.004),
+    **mean("banyan_step_start_kl", 4.0),
+    'banyan_run_reward{run="r"}': rising(0.001, start=0.91),
+    # tokens of old weights
+    **mean("banyan_step_mismatch_kl", 0.5),
+    **mean("banyan_step_staleness_share", 0.2, ',bin="0"'),
+    # a judge that takes its time, a burst of messages, a run that ended, a receiver that takes all
+    **durations(SCORES.replace("number", "judge"), 4.0),
+    'banyan_log_waiting{queue="LINEAGE/verifier"}': "20+0x70 4000+0x5",
+    'banyan_trees_dropped_total{reason="RUN_OVER"}': rising(5),
+    'banyan_spans_sent_total{process="verifier"}': rising(100),
+}
+"""Series that look like faults and are none."""
+
 
 def promtool_file(
     rule_file: str, alerts: dict[str, dict[str, Any]], only: str = ""
@@ -225,7 +276,7 @@ def promtool_file(
     """Return the file of promtool: for each fault exactly its alert fires, and none without one.
 
     alerts: the rules of all alerts, by name
-    only: the alert whose fault is tried, or `healthy`; empty for all
+    only: the alert whose faults are tried, or `healthy`; empty for all
     """
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
     at = f"{MINUTES}m"
@@ -238,8 +289,10 @@ def promtool_file(
             "promql_expr_test": [{"expr": firing, "eval_time": at, "exp_samples": expected}],
         }
 
-    cases = [case({}, ())] if only in ("", "healthy") else []
-    for name, fault in FAULTS.items():
+    cases: list[dict[str, Any]] = []
+    if only in ("", "healthy"):
+        cases += [case({}, ()), {"name": "like faults", **case(LIKE_FAULTS, ())}]
+    for name, fault in (*FAULTS.items(), *FURTHER_FAULTS):
         if only not in ("", name):
             continue
         rule = alerts[name]

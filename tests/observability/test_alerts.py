@@ -23,7 +23,7 @@ ALERTS = {
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = ["promtool", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
 def write(folder: Path, name: str, data: Any) -> Path:
