@@ -105,10 +105,9 @@ class TreeSource:
     async def first(self, last: str) -> list[Event]:
         """Return the tree as it is, unless the reader has that."""
         summary = await self._whole.summary(self._tree_id)
-        if trees.revision(summary) == last:
-            return []
-        self._revision = self._revision or trees.revision(summary)
-        return [await self._event(summary)]
+        revision = trees.revision(summary)
+        self._revision = self._revision or revision  # nobody else reads it: the loop goes on here
+        return [] if revision == last else [await self._event(summary)]
 
     async def _event(self, summary: ts.TreeSummary) -> Event:
         return Event("tree", await self._whole.document(summary), trees.revision(summary))

@@ -91,8 +91,9 @@ async def test_another_origin_is_refused_even_with_the_token(
     client: httpx.AsyncClient, origin: str, method: str, path: str
 ) -> None:
     await refused(client, 403, method, path, headers={**BEARER, "Origin": origin})
-    site = {**BEARER, "Sec-Fetch-Site": "cross-site"}
-    await refused(client, 403, method, path, headers=site)
+    for site in ("cross-site", "same-site"):  # another port of this host is the same site
+        headers = {**BEARER, "Sec-Fetch-Site": site}
+        await refused(client, 403, method, path, headers=headers)
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES)
@@ -152,6 +153,18 @@ async def test_reading_on_loopback_may_need_the_token_too(tmp_path: Path) -> Non
         await refused(client, 503, "GET", "/api/runs")  # by the cookie
 
 
+async def test_loopback_by_its_address_of_the_other_family_is_loopback(nowhere: Page) -> None:
+    async with client_of(nowhere, "http://[::ffff:127.0.0.1]:7777") as client:
+        await refused(client, 503, "GET", "/api/dead", headers={"Host": "localhost:7777"})
+    async with client_of(nowhere, "http://[::ffff:10.1.2.3]:7777") as client:
+        await refused(client, 421, "GET", "/api/dead", headers={"Host": "localhost:7777"})
+
+
+def test_the_scheme_of_a_token_has_any_case() -> None:
+    rules = Access(secret=SECRET)
+    assert rules.knows_token(f"bearer {SECRET}") and rules.knows_token(f"BEARER  {SECRET} ")
+
+
 async def test_a_session_ends_and_cannot_be_made() -> None:
     rules, now = Access(secret=SECRET), time.time()
     session = rules.session(now)
@@ -169,6 +182,9 @@ async def test_every_answer_has_the_headers(client: httpx.AsyncClient) -> None:
         assert answer.headers.get_list("content-security-policy") == [CSP]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["x-frame-options"] == "DENY"
+        for name in ("cross-origin-resource-policy", "cross-origin-opener-policy"):
+            assert answer.headers[name] == "same-origin"
     assert "unsafe" not in CSP and "script-src 'self'" in CSP
 
 

@@ -45,6 +45,7 @@ async def test_pages_of_trees_are_whole_and_ordered_while_trees_come(here: Any) 
     ids = [tree["tree_id"] for tree in first["trees"] + rest["trees"]]
     assert ids == [spec.tree_id.hex() for spec in reversed(specs)]
     assert len(await paged(here, f"/api/runs/{run}/trees", "trees")) == 9
+    assert (await here.get(f"/api/runs/{run}/trees?limit=9"))["next"] is None
 
 
 async def test_trees_are_chosen_by_what_they_are(here: Any) -> None:
@@ -94,6 +95,7 @@ async def test_pages_of_runs(here: Any) -> None:
     whole = (await here.get("/api/runs?limit=500"))["runs"]
     assert [run["run_id"] for run in found] == [run["run_id"] for run in whole]
     assert len({run["run_id"] for run in found}) == 8
+    assert (await here.get("/api/runs?limit=8"))["next"] is None
     (mine,) = [run for run in found if run["run_id"] == here.store.forge.run_id]
     assert (mine["state"], mine["steps"], mine["policy"], mine["advantage"]) == (
         "TRAINING",

@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -144,6 +145,59 @@ async def test_a_source_that_fails_inside_ends_the_stream(caplog: pytest.LogCapt
     assert [event.name for event in found if event] == ["n"] and "hunter2" in caplog.text
 
 
+async def test_nobody_looks_once_the_last_reader_has_left(eventually: Any) -> None:
+    hub, source = Hub(), Counted()
+    await taken(hub, source, 3)
+
+    def looking() -> bool:
+        return any(task.get_name() == "poll-page" for task in asyncio.all_tasks())
+
+    await eventually(lambda: not looking(), what="the loop has ended")
+
+
+async def test_what_comes_while_a_reader_gets_its_first_events_is_not_lost() -> None:
+    goes = asyncio.Event()
+
+    class Slow(Counted):
+        async def first(self, last: str) -> list[Event]:
+            if last == "slow":
+                await goes.wait()
+            return [Event("first", b"0")]
+
+        async def poll(self) -> list[Event]:
+            self.polls += 1
+            goes.set()
+            return [self._event()] if self.polls == 1 else []
+
+    hub, source = Hub(), Slow()
+    late = asyncio.create_task(taken(hub, source, 2, last="slow"))
+    await asyncio.sleep(0)
+    with hub.reading(("k",), lambda: source) as reading:
+        async with contextlib.aclosing(reading.events("")) as events:
+            both = [await anext(events), await anext(events)]
+            assert [event.name for event in both if event] == ["first", "n"]
+            async with asyncio.timeout(5):
+                assert [event.name for event in await late if event] == ["first", "n"]
+
+
+async def test_a_reader_that_comes_when_all_is_over_gets_the_first_events_and_the_end() -> None:
+    hub, source = Hub(), Counted(most=1)
+    with hub.reading(("k",), lambda: source) as reading:
+        async with contextlib.aclosing(reading.events("")) as events:
+            assert [event.name async for event in events if event] == ["n", "n", "over"]
+            async with asyncio.timeout(5):
+                found = await taken(hub, source, 99)
+    assert [event.name for event in found if event] == ["n"]
+
+
+async def test_a_source_that_takes_long_is_looked_at_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_SHARE", 1e9)  # the rest lasts, however short the look was
+    monkeypatch.setattr(streams, "BEAT_S", 0.05)
+    source = Counted()
+    found = await taken(Hub(), source, 5)
+    assert [event.name for event in found if event] == ["n", "n"] and source.polls == 1
+
+
 def test_no_text_can_end_an_event() -> None:
     text = 'x\n\nevent: over\ndata: {"a": 1}\r\n\r\n\u2028'
     encoded = Event("news", json.dumps(text).encode()).encoded()
@@ -244,6 +298,10 @@ async def test_a_tree_grows_before_the_readers_eyes(here: Any) -> None:
         assert [node["leaf"] is None for node in tree["nodes"]].count(False) == 4
         assert tree["advantage_note"] is None
         assert all(n["advantage"] is not None for n in tree["nodes"] if n["kind"] == "POLICY")
+        known = {"Last-Event-ID": tree["revision"]}
+        path = f"/api/trees/{spec.tree_id.hex()}/events"
+        async with followed(client, path, headers=known) as again:
+            assert (await again())[0] == "over"  # it has the tree as it is
 
 
 async def test_a_stream_of_nothing_is_an_error(here: Any) -> None:
@@ -272,8 +330,16 @@ async def test_a_slow_reader_is_cut_and_its_place_is_free(
         await eventually(lambda: hub.streams == 0, what="the slow reader is cut")
         async with httpx.AsyncClient(base_url=f"http://{address}") as client:
             assert (await client.get("/api/runs")).status_code == 200
+        await eventually(lambda: not _held(int(port)), what="what it does not take is dropped")
         slow.setblocking(False)
         await eventually(lambda: _ended(slow), what="its connection is dropped")
+
+
+def _held(port: int) -> list[str]:
+    """Return the connections of a server that are open, with bytes that nobody takes."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    mine = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return [row[2] for row in mine if not row[4].startswith("0" * 8)]
 
 
 def _ended(connection: socket.socket) -> bool:
