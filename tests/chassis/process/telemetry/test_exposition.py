@@ -1,6 +1,7 @@
 """Prometheus reads what OpenTelemetry measured: names, labels, sums, buckets and examples."""
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,18 +76,31 @@ def test_buckets_are_cumulative_and_the_unit_is_in_the_name(measured: Collected)
 
 
 def test_an_example_carries_its_trace_in_its_own_bucket(measured: Collected) -> None:
+    began = time.time()
     with telemetry.span("learner.step") as span:
-        telemetry.observe("banyan.step.duration", 0.3)
+        telemetry.observe("banyan.step.duration", 0.5)  # a bound belongs to the bucket below it
     telemetry.observe("banyan.step.duration", 0.003)  # outside of any trace
     text = generate_open(measured).decode()  # type: ignore[arg-type]
     examples = {
-        sample.labels["le"]: sample.exemplar.labels
+        sample.labels["le"]: sample.exemplar
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.exemplar is not None
     }
     trace_id, span_id = span.ids
-    assert examples == {"0.5": {"trace_id": trace_id, "span_id": span_id}}
+    assert list(examples) == ["0.5"]
+    assert examples["0.5"].labels == {"trace_id": trace_id, "span_id": span_id}
+    assert examples["0.5"].value == 0.5
+    assert began <= float(examples["0.5"].timestamp) <= time.time()
+
+
+def test_a_total_that_is_read_is_a_counter_and_a_level_that_is_read_is_none(
+    measured: Collected,
+) -> None:
+    telemetry.watch("process.uptime", lambda: [(7.0, {})])
+    telemetry.watch("process.cpu.time", lambda: [(3.0, {"cpu.mode": "user"})], rises=True)
+    found = {name: value for (name, _), value in samples(measured).items()}
+    assert found == {"process_uptime_seconds": 7.0, "process_cpu_time_seconds_total": 3.0}
 
 
 def test_a_level_is_the_last_word_and_is_gone_when_nobody_states_it_again(

@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.chassis.process.telemetry import kept_traces
 from services.chassis.process.telemetry.kept_traces import KeptTraces
 
 SLOW_S = 1.0
@@ -94,6 +96,22 @@ def test_word_of_another_process_sends_what_is_held_here_and_is_not_passed_on() 
     assert traces.keep(UNSHARED) and not traces.keep(UNSHARED)
     traces.on_end(span("after"))
     assert sent.names == ["before", "after"] and told == []
+
+
+def test_what_is_sent_makes_room_for_what_is_held() -> None:
+    traces, sent, _ = kept(held=3)
+    for trace_id in (UNSHARED, UNSHARED - 1):
+        for n in range(3):
+            traces.on_end(span(f"{trace_id} {n}", trace_id))
+        traces.keep(trace_id)
+    assert sent.forgotten == 0 and len(sent.names) == 6
+
+
+def test_ids_of_failed_traces_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_traces, "REMEMBERED", 2)
+    traces, _, _ = kept()
+    assert [traces.keep(trace_id) for trace_id in (1, 2, 1, 3)] == [True, True, False, True]
+    assert not traces.keep(3) and traces.keep(1), "the first of three is forgotten"
 
 
 def test_the_oldest_trace_is_forgotten_when_too_much_is_held() -> None:

@@ -3,15 +3,18 @@
 import asyncio
 import os
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from banyan.errors import InvalidInput
 from banyan.runtime.telemetry_schema import BUCKETS, KINDS, METRICS, SPANS
 from services.chassis.process import telemetry
 from services.chassis.process.telemetry import metrics, providers
@@ -71,6 +74,85 @@ def test_spans_that_a_message_begins_or_that_send_one_say_so(ended: InMemorySpan
     kinds = [span.kind for span in ended.get_finished_spans()]
     assert kinds == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.INTERNAL]
     assert set(KINDS) < set(SPANS)
+
+
+def test_what_was_said_leaves_only_where_it_may(
+    ended: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def content() -> str:
+        asked.append("asked")
+        return "the prompt"
+
+    for allowed in ("", "false", "true"):
+        monkeypatch.setenv(telemetry.CONTENT, allowed)
+        span = telemetry.start("gateway.open")
+        span.say(**{"gen_ai.input.messages": content})
+        span.end()
+    said = [span.attributes for span in ended.get_finished_spans()]
+    assert said == [{}, {}, {"gen_ai.input.messages": "the prompt"}] and asked == ["asked"]
+
+
+def test_a_span_has_its_start_its_kind_and_its_links(ended: InMemorySpanExporter) -> None:
+    with telemetry.span("learner.step") as step:
+        pass
+    span = telemetry.start("rollout.refresh", links=[step.traceparent, ""], start_ns=5)
+    span.link(step.traceparent)
+    span.end()
+    (_, refresh) = ended.get_finished_spans()
+    assert refresh.start_time == 5 and refresh.parent is None
+    linked = [f"{link.context.trace_id:032x}" for link in refresh.links]
+    assert linked == [step.ids[0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1.5", "BANYAN_TRACE_SHARE='1.5' must be a number from 0 to 1"),
+        ("-0.1", "from 0 to 1"),
+        ("some", "from 0 to 1"),
+        ("nan", "from 0 to 1"),
+    ],
+)
+def test_a_share_that_is_none_is_refused(
+    text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(providers.SHARE, text)
+    with pytest.raises(InvalidInput, match=words):
+        providers._number(providers.SHARE, 1.0, most=1.0)
+
+
+def test_all_traces_are_sent_unless_a_share_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1024")
+    monkeypatch.delenv(providers.SHARE, raising=False)
+    for share, whole in (("", True), ("0.5", False)):
+        monkeypatch.setenv(providers.SHARE, share)
+        made = providers.Providers()
+        made._tracer(Resource({}))
+        assert made.kept is not None and made.kept.keeps_all is whole
+        made.shutdown()
+        assert made.tracer is None and made.kept is None
+
+
+def test_metrics_are_served_until_the_end_and_settings_of_the_user_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = tmp_path / "verifier.json"
+    wanted = dict.fromkeys(providers._DEFAULTS, "9000") | {
+        providers.OTLP: "",
+        providers.LISTEN: "127.0.0.1:0",
+        providers.TARGET: str(target),
+        "BANYAN_SECRET_FILE": "",
+    }
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
+    made = providers.Providers()
+    made.setup("verifier")
+    assert {name: os.environ[name] for name in wanted} == wanted
+    assert made.tracer is None and made.meter is not None and target.exists()
+    made.shutdown()
+    assert made.meter is None and not target.exists()
 
 
 def test_a_process_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
