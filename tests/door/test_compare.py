@@ -4,9 +4,11 @@ import json
 import sqlite3
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from banyan.cli.runs import compare
 from banyan.progress import comparison
 from banyan.progress.comparison import Estimate
 from banyan.v1 import runstore_service_pb2 as rs
@@ -54,6 +56,46 @@ def test_programs_get_all_of_it(state: Path) -> None:
     assert keys == {"seed", "generate.settings.width"}
     first = found["evaluations"][0]
     assert first["first"]["value"] == 1.0 and first["second"] is None
+
+
+def test_all_metrics_are_shown_if_they_shall_be(state: Path) -> None:
+    few, every = (
+        banyan("compare", RUN, "other", *more, "--state", state) for more in ((), ["--all"])
+    )
+    metrics = {row["name"] for row in _compared(state)["metrics"]}
+    left_out = metrics - set(compare._SHOWN)
+    assert left_out and not any(f"\n{name} " in few.stdout for name in left_out)
+    shown = {line.split()[0] for line in every.stdout.splitlines() if line.split()}
+    assert metrics <= shown
+
+
+def test_other_held_out_rows_are_said(state: Path) -> None:
+    assert "held out different rows" not in banyan("compare", RUN, OTHER, "--state", state).stdout
+    with sqlite3.connect(state / "store.sqlite") as database:
+        database.execute("UPDATE runs SET split_digest = x'00' WHERE run_id = ?", [OTHER])
+    said = banyan("compare", RUN, OTHER, "--state", state)
+    assert "the two runs held out different rows" in said.stdout
+    assert _compared(state)["same_rows"] is False
+
+
+def _compared(state: Path) -> Any:
+    return json.loads(banyan("compare", RUN, OTHER, "--json", "--state", state).stdout)
+
+
+def test_a_difference_has_its_sign_and_is_that_of_the_second(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = [{"step": n, "reward": r} for n, r in enumerate((0.2, 0.4))]
+    second = [{"step": n, "reward": r} for n, r in enumerate((0.7, 0.9))]
+    (row,) = comparison.metrics(first, second)
+    assert row.difference is not None and row.difference.interval is not None
+    assert row.first is not None and row.first.interval is not None
+    half = row.first.interval[1] - row.first.value
+    low, high = row.difference.interval
+    assert row.difference.value == pytest.approx(0.5)
+    assert high - low == pytest.approx(2 * 2**0.5 * half), "both spreads count"
+    compare._table("metrics", [row])
+    assert "+0.5 (+" in capsys.readouterr().out
 
 
 def test_a_run_is_not_compared_with_itself(state: Path) -> None:

@@ -203,7 +203,7 @@ def segment(one: Document, tree_id: str) -> Document:
         if acted
         else None,
         "plan": None,
-        "lineage": [{"batch": 8, "step": 8, "use": "trained on, 12 tokens"}],
+        "lineage": [{"batch": 11, "step": 8, "use": "trained on, 12 tokens"}],
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "commands": {
             "lineage": f"banyan lineage {one['segment']}",

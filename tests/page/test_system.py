@@ -131,6 +131,31 @@ def test_a_lost_connection_is_told_and_comes_back(view: Open, fake: Fake) -> Non
     expect(page.locator(".readout").first).to_contain_text("step 15")
 
 
+def test_attempts_to_connect_become_rarer(view: Open, fake: Fake) -> None:
+    fake.gateway.broken["/events"] = (503, "AWAY", "away")
+    page = view(f"/runs/{LIVE}")
+    until(page, "madeStreams > 0")
+    page.wait_for_timeout(6000)  # tries after one second, two more and four more
+    assert 2 <= page.evaluate("madeStreams") <= 4
+
+
+def test_a_page_that_nobody_sees_holds_no_stream(view: Open, fake: Fake) -> None:
+    page = view(f"/runs/{LIVE}")
+    expect(page.locator(".progress")).to_contain_text("Step 12")
+    until(page, "openStreams === 1")
+    for hidden, streams in (("true", 0), ("false", 1)):
+        page.evaluate(
+            f"""() => {{
+              const told = {{ get: () => {hidden}, configurable: true }};
+              Object.defineProperty(document, "hidden", told);
+              document.dispatchEvent(new Event("visibilitychange"));
+            }}"""
+        )
+        until(page, f"openStreams === {streams}")
+    fake.gateway.step()
+    expect(page.locator(".progress")).to_contain_text("Step 13")
+
+
 def test_reading_on_another_address_needs_the_token_once(view: Open, fake: Fake) -> None:
     fake.gateway.locked = True
     page = view(f"/runs/{LIVE}")

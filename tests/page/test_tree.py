@@ -121,9 +121,10 @@ def test_a_segment_shows_tokens_scores_lineage_trace_and_commands(view: Open) ->
     expect(panel.locator(".token-line")).to_contain_text("“")
     expect(panel.locator(".score")).to_contain_text("number")
     expect(panel.locator(".score")).to_contain_text("format")
-    expect(panel.get_by_role("link", name="8").first).to_have_attribute(
-        "href", page.url.split("/trees")[0] + "/runs/quickstart-982fd965/trees?policy_step=7"
-    )
+    run = page.url.split("/trees")[0] + "/runs/quickstart-982fd965"
+    batch, step = (panel.get_by_role("link", name=name, exact=True) for name in ("11", "8"))
+    expect(batch).to_have_attribute("href", f"{run}/trees?policy_step=7")
+    expect(step).to_have_attribute("href", f"{run}?step=8")
     panel.get_by_role("button", name="Copy 4bf92f").click()
     assert page.evaluate("navigator.clipboard.readText()") == "4bf92f3577b34da6a3ce929d0e0e4736"
     expect(panel).to_contain_text("banyan lineage")
