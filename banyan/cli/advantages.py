@@ -56,9 +56,11 @@ def advantages(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the advantage of each segment as JSON lines, with or without --json. Trees of one
-    task_id form a group, or with --by group those of one group_id. Trees of evaluations are left
-    out unless --eval is given."""
+    """Print the advantage of each segment of stored trees by an estimator, as JSON lines.
+
+    Trees of one task_id form a group, or with --by group those of one group_id. Trees of
+    evaluations are left out unless --eval is given. Lines are JSON with or without --json.
+    """
     overrides_by_name = _settings(settings or ())
     whiten = overrides_by_name.pop("whiten", False)
     if not isinstance(whiten, bool):

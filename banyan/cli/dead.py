@@ -9,7 +9,9 @@ from banyan.cli.render.console import emit, out
 from banyan.cli.store import commanding, reading
 from banyan.wire import plain_data
 
-app = typer.Typer(help="Messages that could not be processed.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, and send again, messages that could not be processed.", no_args_is_help=True
+)
 
 
 @app.command("ls")

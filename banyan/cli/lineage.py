@@ -15,7 +15,8 @@ def lineage(
     segment: Annotated[
         str,
         typer.Argument(
-            help="Id of the segment in hex, or a unique beginning of at least 8 digits."
+            metavar="SEGMENT",
+            help="Id of the segment in hex, or a unique beginning of at least 8 digits.",
         ),
     ],
     state: State = DEFAULT_STATE,

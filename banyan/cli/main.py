@@ -37,6 +37,7 @@ from banyan.text.printable import textual
 app = typer.Typer(
     name="banyan",
     help="Reinforcement learning of language models on rollout trees.",
+    epilog="To begin: banyan demo. Of a command: banyan COMMAND --help.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -61,31 +62,37 @@ def options(
     """Reinforcement learning of language models on rollout trees."""
 
 
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("sft")(sft)
-app.command("simulate")(simulate.simulate)
-app.command("score")(score.score)
-app.add_typer(runs.app, name="runs")
-app.add_typer(trees.app, name="trees")
-app.command("lineage")(lineage.lineage)
-app.add_typer(recipes.app, name="recipes")
-app.command("tools")(tools.tools)
-app.command("ps")(runs.ps)
-app.command("page")(page.page)
-app.command("join")(join.join)
-app.command("token")(join.token)
-app.add_typer(dead.app, name="dead")
-app.command("doctor")(doctor.doctor)
-app.command("eval")(evaluate.evaluate)
-app.command("sample")(sample.sample)
-app.command("chat")(sample.chat)
-app.command("compare")(compare.compare)
-app.command("observe")(observe)
-app.command("advantages")(advantages.advantages)
-app.command("export")(export.export)
-app.command("report")(report.report)
-app.command("rescore")(rescore.rescore)
+_TRAIN = "Train"
+_LOOK = "Look at runs and trees"
+_USE = "Use a trained model"
+_TRY = "Try a recipe without training"
+_KEEP = "This machine and others"
+
+app.command("demo", rich_help_panel=_TRAIN)(demo.demo)
+app.command("train", rich_help_panel=_TRAIN)(train.train)
+app.command("sft", rich_help_panel=_TRAIN)(sft)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=_TRAIN)
+app.command("page", rich_help_panel=_LOOK)(page.page)
+app.command("report", rich_help_panel=_LOOK)(report.report)
+app.command("compare", rich_help_panel=_LOOK)(compare.compare)
+app.command("lineage", rich_help_panel=_LOOK)(lineage.lineage)
+app.command("advantages", rich_help_panel=_LOOK)(advantages.advantages)
+app.command("rescore", rich_help_panel=_LOOK)(rescore.rescore)
+app.command("observe", rich_help_panel=_LOOK)(observe)
+app.add_typer(runs.app, name="runs", rich_help_panel=_LOOK)
+app.add_typer(trees.app, name="trees", rich_help_panel=_LOOK)
+app.command("eval", rich_help_panel=_USE)(evaluate.evaluate)
+app.command("sample", rich_help_panel=_USE)(sample.sample)
+app.command("chat", rich_help_panel=_USE)(sample.chat)
+app.command("export", rich_help_panel=_USE)(export.export)
+app.command("simulate", rich_help_panel=_TRY)(simulate.simulate)
+app.command("score", rich_help_panel=_TRY)(score.score)
+app.command("tools", rich_help_panel=_TRY)(tools.tools)
+app.command("doctor", rich_help_panel=_KEEP)(doctor.doctor)
+app.command("ps", rich_help_panel=_KEEP)(runs.ps)
+app.command("join", rich_help_panel=_KEEP)(join.join)
+app.command("token", rich_help_panel=_KEEP)(join.token)
+app.add_typer(dead.app, name="dead", rich_help_panel=_KEEP)
 
 
 def _unfold_help(commands: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from banyan.cli.options import Json
-from banyan.cli.render.console import emit, emit_lines, emit_yaml, err
+from banyan.cli.render.console import emit, emit_yaml, err
 from banyan.cli.train import search_path
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, reference
@@ -17,7 +17,10 @@ from banyan.recipe_loader import shipped
 from banyan.recipe_loader.kinds import KINDS, kind
 from banyan.recipe_loader.load import load
 
-app = typer.Typer(help="Recipes.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and show the recipes that come with Banyan, and all keys of a recipe.",
+    no_args_is_help=True,
+)
 
 
 def find(name: str) -> Path:
@@ -73,7 +76,7 @@ def list_recipes(
     if as_json:
         return emit(rows, True)
     if only:
-        return emit_lines(rows, ("name", "description"))
+        return emit(rows, False, ("name", "description"))
     kinds = [{"kind": kind, "recipes": _names(rows, kind), "about": KINDS[kind]} for kind in KINDS]
     emit(kinds, False, ("kind", "recipes", "about"))
     err.print("banyan recipes ls KIND describes those of a kind, banyan recipes show NAME one")
@@ -99,7 +102,8 @@ def _names(rows: Sequence[Mapping[str, str]], kind: str) -> str:
 @app.command("keys")
 def list_keys(
     part: Annotated[
-        str, typer.Argument(help="Only keys that begin so, such as optimise.lora.")
+        str,
+        typer.Argument(metavar="[KEY]", help="Only keys that begin so, such as optimise.lora."),
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -113,7 +117,10 @@ def list_keys(
 
 
 @app.command("show")
-def show(name: Annotated[str, typer.Argument(help="Name or file.")], as_json: Json = False) -> None:
+def show(
+    name: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file.")],
+    as_json: Json = False,
+) -> None:
     """Show a recipe with every default filled in."""
     recipe = read(name).model_dump(mode="json")
     if as_json:

@@ -1,5 +1,6 @@
 """`banyan simulate`: a recipe's tree policy on the scripted engine, and its control, in seconds."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +17,15 @@ from banyan.recipe import Recipe
 
 
 def simulate(
-    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file of a recipe.")],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, such as generate.policy=treepo")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Grow one group's trees of a recipe, and report its control's decisions for the groups of some
-    steps.
+    """Say in seconds what a recipe's trees save, and whether they can pay.
+
+    One group's trees are grown, and the control's decisions for the groups of some steps reported.
 
     Trees: their cost against independent samples, on a scripted model that suits the tree policy
     unless the recipe has its own. A tree with a growth budget gets all of its prompt's at once.
@@ -61,6 +63,8 @@ def simulate(
 def _judged(recipe: Recipe, counts: dict[str, Any]) -> dict[str, Any]:
     """Return the verdict on a recipe's trees, what is known of them and notes about their forks."""
     shape = shape_of(recipe)
+    if not shape.named_width:  # the tree that was grown says it
+        shape = replace(shape, width=max(1, counts["leaves"] // recipe.generate.trees))
     tokens = TreeTokens(
         leaves=counts["leaves"],
         forks=counts["forks"],

@@ -18,7 +18,7 @@ from banyan.recipe import Environment, Recipe
 
 
 def tools(
-    recipe: Annotated[str, typer.Argument(help="A recipe's file or name.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file of a recipe.")],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe; may be repeated.")
     ] = None,

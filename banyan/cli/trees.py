@@ -19,7 +19,7 @@ from banyan.v1 import tree_pb2
 from banyan.wire import plain_data
 from banyan.wire.node_advantages import group_ids, node_advantages, view_of
 
-app = typer.Typer(help="Trees.", no_args_is_help=True)
+app = typer.Typer(help="List, show, draw and export trees.", no_args_is_help=True)
 TreeId = Annotated[
     str,
     typer.Argument(
@@ -30,7 +30,7 @@ TreeId = Annotated[
 
 @app.command("ls")
 def list_trees(
-    run_id: Annotated[str, typer.Argument(help="Run; all runs if left out.")] = "",
+    run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="Run; all runs if left out.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most trees that are listed.")] = 20,
     evaluations: Annotated[
         bool, typer.Option("--eval", help="List trees of evaluations (purpose EVAL), too.")
@@ -136,7 +136,7 @@ def draw(
 
 @app.command("export")
 def export(
-    run_id: Annotated[str, typer.Argument(help="Run.")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run, or its beginning.")],
     limit: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Most trees that are printed; 0 for all.")
     ] = 0,

@@ -35,6 +35,7 @@ class Shape:
     votes: whether evaluations count votes of such trees, or by that head
     judged: whether sharing tokens is the policy's purpose: not for independent samples, nor where
         scores or a growth budget decide how many samples a prompt gets
+    named_width: whether the policy says its width; else `width` is 1, which says nothing
     """
 
     policy: str
@@ -46,6 +47,7 @@ class Shape:
     head: bool = False
     votes: bool = False
     judged: bool = True
+    named_width: bool = True
 
 
 def shape_of(recipe: Recipe) -> Shape:
@@ -56,6 +58,7 @@ def shape_of(recipe: Recipe) -> Shape:
     return Shape(
         policy=generate.policy,
         width=known.width,
+        named_width=traits.attribute(policy, "width") is not None,
         max_new_tokens=generate.max_new_tokens,
         advantage=recipe.optimise.advantage,
         stretch=_setting(policy, _STRETCHES.get(generate.policy)),

@@ -35,6 +35,7 @@ class Answerer:
 
     recipe: whose resources it uses
     folder: of the model
+    answered: prompts of the call under way that have their answer
     """
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
@@ -48,6 +49,7 @@ class Answerer:
             recipe = recipe.model_copy(
                 update={"resources": recipe.resources.model_copy(update={"engine": "torch"})}
             )
+        self.answered = 0
         self._engine: Engine = factory.maker(
             recipe.model_copy(update={"model": str(folder)}), None
         )()
@@ -59,6 +61,7 @@ class Answerer:
         InvalidInput for a prompt that the model or its memory is too small for.
         """
         done: dict[int, Answer] = {}
+        self.answered = 0
         waiting = iter(enumerate(prompts))
         self._submit(waiting, sampling, _AT_ONCE)
         while len(done) < len(prompts):
@@ -69,6 +72,7 @@ class Answerer:
                 text = self._engine.tokenizer.decode(sampled.tokens_T)
                 finish = "STOP" if sampled.finish is Finish.STOP else "LENGTH"
                 done[int(str(sampled.key))] = Answer(text, len(sampled.tokens_T), finish)
+            self.answered = len(done)
             self._submit(waiting, sampling, len(ended))
         return [done[number] for number in range(len(prompts))]
 

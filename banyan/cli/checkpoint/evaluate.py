@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from banyan.cli import recipes
-from banyan.cli.checkpoint.answers import Answer, Answerer, sampling_of
-from banyan.cli.checkpoint.sample import Longest, Model, Seed, Temperature
+from banyan.cli.checkpoint.answers import Answer, sampling_of
+from banyan.cli.checkpoint.sample import Longest, Model, Seed, Temperature, loaded
 from banyan.cli.checkpoint.target import Target, found
 from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render.console import emit, emit_json, err, out
@@ -18,6 +18,7 @@ from banyan.cli.train import search_path
 from banyan.cli.train.file_locations import located
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe
+from banyan.runtime.waiting import Waiting
 from banyan.wire import plain_data
 
 
@@ -118,13 +119,16 @@ def _scored(
     from services.verifier.preview import trial_scores
 
     prompts = [tasks.messages(row, recipe.task) for row in rows for _ in range(samples)]
-    found_answers = Answerer(recipe, target.folder).answers(prompts, sampling)
+    answerer = loaded(recipe, target)
+    with Waiting("answering", lambda: f"{answerer.answered} of {len(prompts)}", patient=True):
+        found_answers = answerer.answers(prompts, sampling)
     groups = [found_answers[n * samples : (n + 1) * samples] for n in range(len(rows))]
     pairs = [
         (row, [answer.text for answer in group]) for row, group in zip(rows, groups, strict=True)
     ]
     results = []
-    judged = asyncio.run(trial_scores.score_rows(recipe, pairs))
+    with Waiting("scoring", patient=True):
+        judged = asyncio.run(trial_scores.score_rows(recipe, pairs))
     for row, group, of_row in zip(rows, groups, judged, strict=True):
         for answer, (scores, reward) in zip(group, of_row, strict=True):
             reasons = [getattr(score.verdict.outcome, "reason", "") for score in scores]

@@ -13,6 +13,7 @@ from banyan.cli.options import DEFAULT_STATE, Json, State
 from banyan.cli.render.console import emit, emit_text, err
 from banyan.errors import InvalidInput
 from banyan.recipe import Recipe, Task
+from banyan.runtime.waiting import Waiting
 
 Model = Annotated[
     str, typer.Argument(metavar="RUN|FOLDER", help="Run, for its newest checkpoint, or a folder.")
@@ -56,7 +57,9 @@ def sample(
     )
     asked = [(text, _messages(text, system or recipe.task.system)) for text in prompts]
     repeated = [messages for _, messages in asked for _ in range(count)]
-    answers = Answerer(recipe, target.folder).answers(repeated, sampling)
+    answerer = loaded(recipe, target)
+    with Waiting("answering", lambda: f"{answerer.answered} of {len(repeated)}", patient=True):
+        answers = answerer.answers(repeated, sampling)
     for place, answer in enumerate(answers):
         text = asked[place // count][0]
         if as_json:
@@ -76,7 +79,7 @@ def chat(
     """Talk with a run's newest checkpoint, or with a model's folder; an empty line ends it."""
     target = found(model, state)
     recipe = recipe_of(target)
-    answerer = Answerer(recipe, target.folder)
+    answerer = loaded(recipe, target)
     err.print(f"{target.name}; an empty line ends it", markup=False, soft_wrap=True)
     messages = _messages("", system or recipe.task.system)[:-1]
     for number, line in enumerate(iter(_asked, "")):
@@ -87,6 +90,12 @@ def chat(
         answer = answerer.answers([messages], sampling)[0]
         messages.append({"role": "assistant", "content": answer.text})
         emit_text(f"{answer.text}\n")
+
+
+def loaded(recipe: Recipe, target: Target) -> Answerer:
+    """Load a model; a load that takes long is told."""
+    with Waiting("loading the model", patient=True):
+        return Answerer(recipe, target.folder)
 
 
 def recipe_of(target: Target) -> Recipe:

@@ -29,15 +29,21 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 def doctor(
     run_id: Annotated[
         str,
-        typer.Argument(help="Id of a run, or a unique beginning of it; empty for this machine."),
+        typer.Argument(
+            metavar="[RUN]",
+            help="Id of a run, or a unique beginning of it; left out for this machine.",
+        ),
     ] = "",
     model: Annotated[str, typer.Option(help="Model to look for.")] = "SmolLM2-135M-Instruct",
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Check python, torch, the model, ports, the sandbox, the jail, disk and nats: exit status 1 if
-    anything is wrong. With RUN: show the run's symptoms in its metrics and trees, the part of the
-    recipe at fault, and settings to change; exit status 0."""
+    """Check this machine; with RUN: name a run's symptoms, and settings to change.
+
+    This machine is python, torch, the model, ports, the sandbox, the jail, disk and nats: exit
+    status 1 if anything is wrong. A run's symptoms are those in its metrics and trees, with the
+    part of the recipe at fault: exit status 0.
+    """
     if run_id:
         run_report.examine(run_id, state, as_json)
         return

@@ -24,7 +24,7 @@ from banyan.wire import plain_data
 
 
 def token(
-    run_id: Annotated[str, typer.Argument(help="Run that the token opens.")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run that the token opens.")],
     hours: Annotated[
         float, typer.Option(min=1 / 3600, max=24 * 365, help="Hours that it is valid.")
     ] = 24.0,

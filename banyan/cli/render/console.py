@@ -73,15 +73,6 @@ def emit(value: Any, as_json: bool, columns: Sequence[str] = ()) -> None:
     out.print(table_of(value, columns))
 
 
-def emit_lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print rows a line each; on a narrow terminal the words of the last column end in …."""
-    *first, last = columns
-    widths = (max(cell_len(_cell(row.get(c))) for row in [*rows, {c: c}]) for c in first)
-    rest = max(cell_len(last), out.width - sum(width + _GAP for width in widths))
-    cut = [{**row, last: shortened(_cell(row.get(last)), rest)} for row in rows]
-    out.print(table_of(cut, columns) if rows else "none")
-
-
 def prose(text: str, head: str = "", style: str = "", hang: str = "") -> None:
     """Print words, folded between them on a terminal; longer ones, such as paths, stay whole.
 
@@ -181,13 +172,6 @@ def _natural(rows: Sequence[Mapping[str, Any]]) -> Callable[[str], int]:
 
 def _widest(rows: Sequence[Mapping[str, Any]], column: str) -> int:
     return max((cell_len(_cell(row.get(column))) for row in rows), default=0)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text that takes at most so many cells of a terminal, cut with … if it is longer."""
-    cut = Text(text)
-    cut.truncate(width, overflow="ellipsis")
-    return cut.plain
 
 
 def _cell(value: Any) -> str:

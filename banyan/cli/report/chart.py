@@ -8,6 +8,7 @@ from html import escape
 WIDTH, HEIGHT = 360.0, 170.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 14.0, 12.0, 26.0
 _MOST = 400  # points that are drawn of a curve
+_DECIMALS = 4  # most of a number beside the curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ def drawn(curve: Curve) -> str:
     if len(points) < 2:
         return ""
     values = [y for _, y in points] + [v for _, low, high in curve.bounds for v in (low, high)]
-    low, high = _range(min(values), max(values))
+    ticks, decimals = _ticks(min(values), max(values))
+    low, high = ticks[0], ticks[-1]
     first, last = points[0][0], points[-1][0]
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -48,7 +50,7 @@ def drawn(curve: Curve) -> str:
     parts = [
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
-        *(_rule(at(first, y)[1], _figure(y, curve.share)) for y in (low, (low + high) / 2, high)),
+        *(_rule(at(first, y)[1], _tick(y, decimals, curve.share)) for y in ticks),
         *(_word(at(x, low)[0], f"{x:g}", anchor) for x, anchor in _ends(first, last)),
         *(_bar(at(x, a), at(x, b)) for x, a, b in curve.bounds),
         f'<polyline class="curve" points="{path}"/>',
@@ -59,10 +61,21 @@ def drawn(curve: Curve) -> str:
     return "".join((*parts, "</svg>"))
 
 
-def _range(low: float, high: float) -> tuple[float, float]:
-    """Return bounds with room around a curve, of a height above 0."""
-    room = 0.06 * (high - low) or max(abs(high) * 0.1, 1e-6)
-    return low - room, high + room
+def _ticks(low: float, high: float) -> tuple[list[float], int]:
+    """Return round numbers around values, two to six of them, and the decimals that they need."""
+    if low == high:
+        low, high = (low, low + 1.0) if low == 0.0 else (low - abs(low) / 2, low + abs(low) / 2)
+    power = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= (high - low) / 4)
+    numbers = range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    return [number * step for number in numbers], max(0, -math.floor(math.log10(step) + 1e-9))
+
+
+def _tick(value: float, decimals: int, share: bool) -> str:
+    if share:
+        return f"{100 * value:.{max(0, decimals - 2)}f} %".replace("-", "−")
+    text = f"{value:.{decimals}f}" if decimals <= _DECIMALS else f"{value:.2g}"
+    return text.replace("-", "−")
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -27,14 +27,14 @@ section.card, figure { background: var(--card); border: 1px solid var(--line); b
 figcaption { font-weight: 600; margin-bottom: .4rem }
 .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)) }
 .charts figure { margin: 0 } .charts svg { width: 100%; height: auto }
-svg text { fill: var(--soft); font: 12px system-ui, sans-serif }
+.charts svg text { fill: var(--soft); font: 12px system-ui, sans-serif }
 .curve { fill: none; stroke: var(--accent); stroke-width: 2 } .dot { fill: var(--accent) }
 .rule { stroke: var(--line) } .bar { stroke: var(--accent); stroke-width: 6; opacity: .3 }
 table { border-collapse: collapse } th, td { text-align: left; padding: .25rem 1.2rem .25rem 0;
   vertical-align: top } th { color: var(--soft); font-weight: 500 }
 td.figure, th.figure { text-align: right }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.45 ui-monospace, monospace }
-.tree { background: #fff } .tree svg text { font-family: ui-monospace, monospace; fill: #222 }
+.tree { background: #fff } .tree svg { color: #222 }
 """
 
 

@@ -47,7 +47,9 @@ _SHARES = ("clip_fraction", "zero_variance_share")
 
 
 def report(
-    run_id: Annotated[str, typer.Argument(help="Id of the run, or a unique beginning of it.")],
+    run_id: Annotated[
+        str, typer.Argument(metavar="RUN", help="Id of the run, or a unique beginning of it.")
+    ],
     file: Annotated[
         Path | None,
         typer.Option(

@@ -37,9 +37,11 @@ def rescore(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Score the leaves of a run's closed trees again, also of one that is over. The new scores are
-    kept beside the old ones and change no reward. Leaves that have a score of this scorer, version
-    and settings are left out, so an interrupted command can be repeated."""
+    """Score the leaves of a run's closed trees again, by another scorer; no reward changes.
+
+    The run may be over. The new scores are kept beside the old ones. Leaves that have a score of
+    this scorer, version and settings are left out, so an interrupted command can be repeated.
+    """
     from services.verifier.sandbox.confinement import kernel
 
     # A scorer that runs as the same user must not read this process's memory.

@@ -31,6 +31,8 @@ _SHOWN = (
     "engine_occupancy",
     "train_seconds",
 )
+_COLUMNS = ("", "A", "B", "B - A")
+_GAP = 2  # cells between two columns
 _LONGEST = 24  # characters of a recipe's value
 Facts = tuple[rs.Run, rs.ReadProgressResponse, list[dict[str, Any]]]
 
@@ -89,7 +91,8 @@ def _print(a: Facts, b: Facts, result: dict[str, Any], last: int, every: bool) -
     if result["evaluations"] and not result["same_rows"]:
         out.print("the two runs held out different rows")
     shown = [row for row in result["metrics"] if every or row.name in _SHOWN]
-    _table(f"mean of the last {last} steps, as if steps were independent", shown)
+    steps = min(last, max(len(a[2]), len(b[2])))
+    _table(f"mean of the last {steps} steps, as if steps were independent", shown)
     out.print()
     if not result["recipe"]:
         out.print("the recipes are the same")
@@ -104,24 +107,31 @@ def _table(title: str, compared: list[Compared]) -> None:
         return
     out.print()
     out.print(title, style="bold")
-    rows = [
+    rows = _rows(compared, intervals=True)
+    if sum(max(len(row[c]) for row in rows) + _GAP for c in _COLUMNS) - _GAP > out.width:
+        rows = _rows(compared, intervals=False)
+    out.print(table_of(rows, _COLUMNS))
+
+
+def _rows(compared: list[Compared], intervals: bool) -> list[dict[str, str]]:
+    """Return cells; those of the two runs have their intervals only where there is room."""
+    return [
         {
             "": row.name,
-            "A": _words(row.first),
-            "B": _words(row.second),
+            "A": _words(row.first, interval=intervals),
+            "B": _words(row.second, interval=intervals),
             "B - A": _words(row.difference, signed=True),
         }
         for row in compared
     ]
-    out.print(table_of(rows, ("", "A", "B", "B - A")))
 
 
-def _words(estimate: Estimate | None, signed: bool = False) -> str:
+def _words(estimate: Estimate | None, *, interval: bool = True, signed: bool = False) -> str:
     if estimate is None:
         return "-"
     sign = "+" if signed else ""
     value = f"{estimate.value:{sign}.3g}"
-    if estimate.interval is None:
+    if estimate.interval is None or not interval:
         return value
     low, high = estimate.interval
     return f"{value} ({low:{sign}.3g} to {high:{sign}.3g})"

@@ -18,10 +18,12 @@ from banyan.reasons import Reason
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 
-app = typer.Typer(help="Runs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, watch, cancel and remove runs.", no_args_is_help=True)
 CAUSE = "cancelled by a person"
 PAUSE = "paused by a person"
-RunId = Annotated[str, typer.Argument(help="Id of the run, or a unique beginning of it.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="Id of the run, or a unique beginning of it.")
+]
 
 
 @app.command("ls")

@@ -6,7 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-RecipeName = Annotated[str, typer.Argument(help="Name or file of a recipe, whose model is taken.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="Name or file of a recipe, whose model is taken."),
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="key=value of the recipe, such as model=FOLDER")
 ]

@@ -31,8 +31,11 @@ def sft(
     state: State = DEFAULT_STATE,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe's model on examples, with the loss on the assistant's turns alone, and write a
-    Hugging Face folder: `banyan train RECIPE --set model=FOLDER` goes on from it."""
+    """Train a recipe's model on examples (supervised), and write a Hugging Face folder.
+
+    The loss is on the assistant's turns alone. `banyan train RECIPE --set model=FOLDER` goes on
+    from the folder.
+    """
     _check_source(rows, from_run)
     rate = learning_rate if learning_rate is not None else o.LORA_RATE if lora else o.FULL_RATE
     _check_numbers(rate, at_least)

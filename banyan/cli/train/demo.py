@@ -21,8 +21,10 @@ def demo(
     ] = None,
     state: State = DEFAULT_STATE,
 ) -> None:
-    """Train the quick start that comes with Banyan: a small model learns sums, in minutes on two
-    cores. Its model is fetched first if it is not here."""
+    """Train the quick start: a small model learns sums, in minutes on two cores.
+
+    Its model is fetched first if it is not here.
+    """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InvalidInput(
             f"the demo needs {', '.join(missing)}, not installed here: {install('local')}"

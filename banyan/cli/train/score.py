@@ -26,7 +26,7 @@ _SHOWN = 200  # characters of a row
 
 
 def score(
-    recipe: Annotated[str, typer.Argument(help="Name or file of a recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file of a recipe.")],
     completions: Annotated[
         list[str] | None,
         typer.Option("--completion", help="Text to score; several are a group."),

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="Name or file of a recipe; not needed with --resume.")
+        str,
+        typer.Argument(
+            metavar="[RECIPE]", help="Name or file of a recipe; not needed with --resume."
+        ),
     ] = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")

@@ -55,7 +55,7 @@ def _left_out(run: SimulatedRun) -> list[str]:
     left_out.append("rewards are drawn, each row with a chance that stays: nothing is learnt")
     name = f"generate.policy {recipe.generate.policy}"
     if traits.attribute(run.tree_policy, "width") is None and not recipe.control.rooms:
-        left_out.append(f"{name} names no width: one rollout a tree is drawn")
+        left_out.append(f"{name} has no attribute width: one rollout a tree is drawn")
     if recipe.replay is not None:
         left_out.append("replay, which is the learner's: no batch holds older groups")
     if voting := group_scorers.scorers(recipe.filter):

@@ -11,10 +11,11 @@ const HEIGHT = 184;
 export class Chart {
   /**
    * `names` are those of the lines. With `interval` the data holds a lower and an upper bound after
-   * the one line. `pick` is called with the step that was clicked, or chosen by Enter.
+   * the one line. `tick` writes the numbers of the axis, `show` those that are read out. `pick` is
+   * called with the step that was clicked, or chosen by Enter.
    */
-  constructor(name, { names, note = "", interval = false, show = number, range = null, pick = null, height = HEIGHT, head = null, signal }) {
-    Object.assign(this, { name, names, interval, show, range, pick, height });
+  constructor(name, { names, note = "", interval = false, show = number, tick = show, range = null, pick = null, height = HEIGHT, head = null, signal }) {
+    Object.assign(this, { name, names, interval, show, tick, range, pick, height });
     this.data = [[]];
     this.marks = [];
     this.readout = h("span", { class: "readout figure" });
@@ -74,7 +75,7 @@ export class Chart {
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 8 } },
       scales: { x: { time: false, range: () => this.#steps() }, y: this.range ? { range: this.range } : {} },
-      axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 48, values: (u, ticks, index, space, step) => ticks.map((tick) => (this.show === number ? ofStep(tick, step) : this.show(tick))) }],
+      axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 48, values: (u, ticks, index, space, step) => ticks.map((tick) => (this.show === number ? ofStep(tick, step) : this.tick(tick))) }],
       series: [{}, ...lines, ...bounds],
       bands: this.interval ? [{ series: [3, 2], fill: `${lineColour(0)}33` }] : [],
       hooks: { setCursor: [(u) => this.#read(u.cursor.idx ?? this.data[0].length - 1)], draw: [(u) => this.#drawMarks(u)] },

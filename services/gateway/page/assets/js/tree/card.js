@@ -20,7 +20,7 @@ export function shapeOf(node) {
 export function reasonOf(data) {
   const reasons = plain(data.why).split("; ");
   const ending = reasons.find((words) => /pruned|ended|cut|stopped|reached/i.test(words));
-  const words = (ending ?? reasons[0]).replace(/^plan \d+ of claim \d+ /, "").replace(/^the tree policy /, "");
+  const words = (ending ?? reasons[0]).replace(/^plan \d+ of claim \d+ /, "").replace(/^the tree policy /, "").replace(/^forked it off after token (\d+) of its parent/, "after token $1");
   return { mark: ending ? "cut" : "fork", words: words.charAt(0).toUpperCase() + words.slice(1) };
 }
 
@@ -92,8 +92,10 @@ function meta(node, open, scale) {
   const found = [];
   if (MARKS[shape]) found.push(icon(MARKS[shape][0]));
   const reason = data.why && reasonOf(data);
-  if (reason) found.push(icon(reason.mark), reason.words);
-  else if (node.children.length && !open) found.push(plural(node.leaves, "leaf", "leaves"));
+  if (reason) {
+    const value = reason.mark === "fork" && node.children.length ? scale.read(node) : null;
+    found.push(icon(reason.mark), value === null ? reason.words : `${scale.show(value)} · ${reason.words}`);
+  } else if (node.children.length && !open) found.push(plural(node.leaves, "leaf", "leaves"));
   else {
     const ending = node.children.length ? "" : (FINISH[data.finish] ?? "");
     const value = node.children.length ? scale.read(node) : null;

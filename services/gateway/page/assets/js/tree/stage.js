@@ -6,8 +6,8 @@ import { Camera } from "./camera.js";
 import { makeCard, paint } from "./card.js";
 import { layout } from "./layout.js";
 
-export const CARD = { width: 216, height: 44, column: 288, row: 56 };
-export const READABLE = 0.8;
+export const CARD = { width: 216, height: 44, column: 264, row: 56 };
+export const READABLE = 0.75;
 const AS_CARDS = 0.5;
 const MOST_CARDS = 170;
 const GLIDE_MS = 240;

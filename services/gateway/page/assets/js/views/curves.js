@@ -19,9 +19,9 @@ export class Curves {
     const pick = (step) => go(this.pathOf(step));
     const ofEvaluation = (step) => go(`${runPath(run)}/trees?purpose=eval&policy_step=${step}`);
     this.reward = new Chart("Reward", { names: ["reward"], pick, signal });
-    this.accuracy = new Chart("Held-out accuracy", { names: ["accuracy"], interval: true, range: UNIT, show: (value) => percent(value), pick: ofEvaluation, signal });
+    this.accuracy = new Chart("Held-out accuracy", { names: ["accuracy"], interval: true, range: UNIT, show: (value) => percent(value), tick: shares, pick: ofEvaluation, signal });
     this.saved = new Chart("Tokens saved", { names: ["saved"], range: UNIT, show: shares, pick, signal });
-    this.staleness = new Chart("Staleness, in steps", { names: ["mean", "largest"], pick, signal });
+    this.staleness = new Chart("Staleness, in steps", { names: ["mean", "largest"], range: UNIT, pick, signal });
     this.occupancy = new Chart("Engine occupancy", { names: ["occupancy"], range: UNIT, show: shares, pick, signal });
     this.any = new Chart("Any metric", { names: ["value"], pick, signal, head: this.#choice() });
     this.grid = h("div", { class: "grid" }, [this.reward, this.accuracy, this.saved, this.staleness, this.occupancy, this.any].map((chart) => chart.element));

@@ -82,7 +82,7 @@ class View {
     this.#membersTable(document.members);
   }
 
-  #numbers({ progress, saved_share: share, members }) {
+  #numbers({ run, progress, saved_share: share, members }) {
     const [, rewards] = this.metrics.series("reward");
     const { last, kind } = this.metrics.accuracy();
     const bounds = last?.wilson_95 ? `${percent(last.wilson_95[0])} to ${percent(last.wilson_95[1])}` : "";
@@ -90,9 +90,9 @@ class View {
       ["Reward", fixed(rewards.at(-1) ?? progress.mean_reward, 3), rewards.length ? "last step" : "mean of leaves"],
       ["Held-out accuracy", percent(last?.accuracy), [bounds, kind].filter(Boolean).join(", ") || "not measured yet"],
       ["Tokens saved", percent(share), `${count(progress.saved_tokens)} not sampled, ${count(progress.sampled_tokens)} sampled`],
-      ["Trees' groups", count(progress.groups?.consumed), `trained on; ${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
+      ["Groups trained on", count(progress.groups?.consumed), `${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
       ["Engine occupancy", percent(this.metrics.series("engine_occupancy")[1].at(-1)), "of the engines' slots decoded, last step"],
-      ["Members", count(members.filter((member) => member.present).length), `of ${plural(members.length, "node")}`],
+      run.live ? ["Members", count(members.filter((member) => member.present).length), `of ${plural(members.length, "node")}`] : ["Members", count(members.length), members.length === 1 ? "node took part" : "nodes took part"],
     ];
     put(this.figures, cells.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", { class: "muted small" }, note))));
   }
@@ -169,7 +169,7 @@ class View {
     const page = await fill(
       host,
       "trees",
-      () => get(`${this.api}/trees?limit=8&purpose=all`, this.signal),
+      () => this.#newest(),
       ({ trees }) => (trees.length ? table("Newest trees", ["Tree", "State", "#Policy step", "#Leaves", "#Reward", "Row", "Opened"], trees.map(treeRow)) : empty("No trees yet", "The first ones appear as soon as a rollout node has begun.")),
       this.signal,
     );
@@ -177,13 +177,20 @@ class View {
     if (page && host !== this.trees && !inside) put(this.trees, ...host.children);
   }
 
+  // Those that are trained on: after the last evaluation the newest of all would be its trees alone.
+  async #newest() {
+    const trained = await get(`${this.api}/trees?limit=8`, this.signal);
+    return trained.trees.length ? trained : get(`${this.api}/trees?limit=8&purpose=eval`, this.signal);
+  }
+
   #membersBox() {
     return h("section", { class: "box" }, h("h2", {}, "Members"), this.members);
   }
 
   #membersTable(members) {
-    const rows = members.map((member) => h("tr", { class: member.present ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : "ABSENT")), h("td", { class: "wide" }, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, member.joined ? "joined" : "of this machine"), h("td", {}, ago(member.seen))));
-    const text = JSON.stringify(members.map((member) => [member.node, member.present, member.trees]));
+    const { live } = this.document.run; // without a run that works, nobody misses a node
+    const rows = members.map((member) => h("tr", { class: member.present || !live ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : live ? "ABSENT" : "LEFT")), h("td", { class: "wide" }, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, member.joined ? "joined" : "of this machine"), h("td", {}, ago(member.seen))));
+    const text = JSON.stringify([live, members.map((member) => [member.node, member.present, member.trees])]);
     if (text === this.membersText) return;
     this.membersText = text;
     put(this.members, rows.length ? table("Members", ["Node", "State", "Host", "#Trees", "From", "Heard of"], rows) : empty("No members", this.document.run.live ? "A rollout node reports here when it has loaded the model." : "The run is over, and its nodes have left."));
