@@ -104,7 +104,7 @@ def compile_modules(environment: Path) -> None:
     folders = [str(folder) for folder in environment.glob("lib/python*/site-packages")]
     quiet = ["-W", "ignore", "-m", "compileall", "-qq"]  # packages are not ours to mend
     command = [str(environment / "bin" / "python"), *quiet, "-j", "0", *folders]
-    with Waiting("compiling modules"):
+    with Waiting("compiling modules, a minute or two of processor time"):
         done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):  # 1: packages hold files, such as templates: no modules
         sys.exit(f"{shlex.join(command)} ended with status {done.returncode}")

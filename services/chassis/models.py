@@ -6,12 +6,13 @@ converted once and kept, with a digest, in BANYAN_MODELS (default ~/.cache/banya
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -195,9 +196,11 @@ def _convert(gguf: Path, folder: Path) -> None:
 
     aside = folder.with_name(folder.name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    loaded = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-    )
+    # Bars of the libraries would stand amid the line that tells of the wait; errors are raised.
+    with redirect_stderr(io.StringIO()):
+        loaded = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
     fields = loaded.config.to_dict()
     for name in ("quantization_config", "_name_or_path"):
         fields.pop(name, None)
@@ -205,7 +208,8 @@ def _convert(gguf: Path, folder: Path) -> None:
     # The dequantised model refuses save_pretrained; a plain one of its config and state does not.
     plain: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     plain.load_state_dict(loaded.state_dict())
-    plain.to(torch.bfloat16).save_pretrained(aside)
+    with redirect_stderr(io.StringIO()):
+        plain.to(torch.bfloat16).save_pretrained(aside)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(aside)
     weights = aside / "model.safetensors"
     digest = hashlib.blake2b(weights.read_bytes(), digest_size=32).hexdigest()

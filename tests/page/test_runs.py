@@ -61,6 +61,21 @@ def test_a_run_shows_curves_doctor_trees_members_and_recipe(
     shot(page, "run")
 
 
+def test_nodes_of_a_run_that_is_over_have_left_and_raise_no_alarm(view: Open) -> None:
+    page = view(f"/runs/{RUN}")
+    members = page.get_by_role("region", name="Members")
+    expect(members).to_contain_text("left")
+    expect(members.locator("tr.bad")).to_have_count(0)
+    expect(page.locator(".figures")).to_contain_text("node took part")
+
+
+def test_an_evaluation_under_way_tells_how_many_rows_it_has(view: Open, fake: Fake) -> None:
+    fake.gateway.under_way = [{"label": "before-greedy", "rows": 215, "done": 45, "n": 45}]
+    page = view(f"/runs/{LIVE}")
+    expect(page.locator(".progress")).to_contain_text("45 of 215 held-out rows evaluated")
+    expect(page.get_by_role("region", name="Members").locator("tr.bad")).to_have_count(0)
+
+
 def test_a_dip_leads_to_its_trees_in_two_clicks(view: Open) -> None:
     page = view(f"/runs/{RUN}")
     plot = page.get_by_role("slider", name="Reward by step")

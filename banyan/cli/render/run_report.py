@@ -191,6 +191,6 @@ def _print_places(run: rs.Run, seconds: float, state: Path) -> None:
     except BanyanError as error:
         out.print(f"checkpoint  none: {error}", markup=False, soft_wrap=True)
     out.print(f"logs        {state.resolve() / 'logs'}", markup=False, soft_wrap=True)
-    out.print(
-        f"more        {proposed(f'runs show {run.run_id}', state)}", markup=False, soft_wrap=True
-    )
+    for name, verb in (("more", "runs show"), ("page", "page")):
+        words = proposed(f"{verb} {run.run_id}", state)
+        out.print(f"{name}        {words}", markup=False, soft_wrap=True)

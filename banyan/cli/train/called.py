@@ -10,6 +10,7 @@ from typing import Any
 
 from banyan.cli.train import scorer_checks, search_path
 from banyan.cli.train.from_python.composed import compose
+from banyan.cli.train.from_python.keywords import check_keywords
 from banyan.cli.train.from_python.reward import Reward
 from banyan.cli.train.from_python.rows import Rows
 from banyan.cli.train.session import INTERRUPTED, Session
@@ -60,6 +61,7 @@ def train(
     Raises InvalidInput before anything starts for a recipe, row or reward that cannot work,
     RunEnded if the run fails or is cancelled or paused from elsewhere, and other BanyanErrors.
     """
+    check_keywords(keys)
     folder = connecting.default_state() if state is None else Path(state)
     work = _Work(recipe, dataset, reward, keys, folder, listen)
     thread = threading.Thread(target=work.do, name="banyan-train", daemon=True)

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from services.gateway.tasks.dataset import Examples
 
 
+_RecipeOrNone = Annotated[
+    str,
+    typer.Argument(metavar="[RECIPE]", help="Name or file of a recipe; not needed with --resume."),
+]
+
+
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RECIPE]", help="Name or file of a recipe; not needed with --resume."
-        ),
-    ] = "",
+    recipe: _RecipeOrNone = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, such as budget.steps=4")
     ] = None,

