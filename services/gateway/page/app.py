@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp
 
 from banyan.errors import BanyanError, NotFound
@@ -22,6 +22,7 @@ from services.gateway.page.api.system import Queues, System
 from services.gateway.page.api.trees import Trees
 from services.gateway.page.api.writes import Writes
 from services.gateway.page.control import Control
+from services.gateway.page.documents import system_types
 from services.gateway.page.heavy import Heavy
 from services.gateway.page.http import openapi
 from services.gateway.page.http.access import Access, Guard
@@ -33,6 +34,7 @@ from services.gateway.page.run_clocks import RunClocks
 from services.gateway.page.tree_reads import TreeReads
 
 log = logging.getLogger(__name__)
+_API = "/api"
 VERSION = "1"  # of the API; it may gain members and endpoints
 _REASONS = {404: Reason.NOT_FOUND, 405: Reason.NOT_IMPLEMENTED}
 
@@ -63,6 +65,7 @@ class Page:
             path="/api/openapi.json",
             about="This document.",
             handler=self._describe,
+            answers=system_types.OPENAPI,
         )
         self.endpoints: Sequence[Endpoint] = (
             *Runs(reads, heavy, clocks).endpoints(),
@@ -84,18 +87,33 @@ def _routed(endpoints: Sequence[Endpoint], assets: Assets) -> Starlette:
 
     async def page(request: Request) -> Response:
         name = request.path_params["path"]
-        if "." in name or name == "api" or name.startswith("api/"):
+        if "." in name or name == "api":
             raise NotFound(f"there is nothing at /{name[:200]}")
         return assets.response("index.html", request)
 
-    routes = [Route(e.path, _handler(e), methods=[e.method]) for e in endpoints]
-    routes += [Route("/assets/{name:path}", asset), Route("/{path:path}", page)]
+    routes = [
+        Mount(_API, Router(_places(endpoints), redirect_slashes=False)),
+        Route("/assets/{name:path}", asset),
+        Route("/{path:path}", page),
+    ]
     handlers: Any = {BanyanError: _on_error, HTTPException: _on_http}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-def _handler(endpoint: Endpoint) -> Any:
+def _places(endpoints: Sequence[Endpoint]) -> list[Route]:
+    """Return a route for each place of the API, with all its methods: a 405 names them."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [
+        Route(path.removeprefix(_API), _handler(by_method), methods=list(by_method))
+        for path, by_method in by_path.items()
+    ]
+
+
+def _handler(by_method: Mapping[str, Endpoint]) -> Any:
     async def handle(request: Request) -> Response:
+        endpoint = by_method["GET" if request.method == "HEAD" else request.method]
         try:
             return await endpoint(request)
         except (BanyanError, asyncio.CancelledError):

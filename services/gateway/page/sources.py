@@ -15,6 +15,7 @@ from services.gateway.page.run_clocks import RunClocks
 from services.gateway.page.tree_reads import TreeReads
 
 _AGAIN_S = 10.0  # after which news of a working run are sent again: its times move
+_DIGITS = 10  # of the largest step
 MOST_STEPS = 1000  # in one event; `metrics` has all
 
 
@@ -45,7 +46,7 @@ class RunSource:
     async def first(self, last: str) -> list[Event]:
         """Return the run as it is, with its steps after the last one that the reader has."""
         answer, members = await self._read()
-        after = int(last) if last.isdigit() and len(last) < 10 else -1
+        after = int(last) if last.isascii() and last.isdigit() and len(last) <= _DIGITS else -1
         policies = await self._reads.policies(self._run_id)
         if self._number < 0:  # nobody else reads it: the loop goes on from here
             self._number = policies[-1].number if policies else 0

@@ -1,5 +1,6 @@
 """Access to the page: hosts, origins, tokens, sessions, sizes, and what leaves in an error."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from services.chassis.rpc import rpc
 from services.gateway.page.app import Page
 from services.gateway.page.http import access
-from services.gateway.page.http.access import Access
+from services.gateway.page.http.access import Access, Guard
 from services.gateway.page.http.sender import CSP
 from services.gateway.page.reads import Reads
 from tests.gateway.page.conftest import SECRET, client_of
@@ -77,6 +80,41 @@ async def test_further_names_are_those_that_were_set(nowhere: Page, tmp_path: Pa
     async with client_of(page) as client:
         assert (await client.get("/", headers={"Host": "runs.example:80"})).status_code == 200
         await refused(client, 421, "GET", "/", headers={"Host": "other.example:80"})
+
+
+NAMES = {f"{name}:7777" for name in ("127.0.0.1", "localhost", "[::1]")}
+
+
+@given(st.lists(st.binary(max_size=40), max_size=3), st.sampled_from(["/", "/api/runs", "/x"]))
+@example([b"127.0.0.1:7777"], "/")
+@example([b"LOCALHOST:7777"], "/")
+@example([b"127.0.0.1:7777\x00"], "/api/runs")
+@example([b"localhost:7777", b"localhost:7777"], "/")
+def test_any_other_host_reaches_nothing(hosts: list[bytes], path: str) -> None:
+    reached: list[str] = []
+    statuses: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"",
+        "server": ("127.0.0.1", 7777),
+        "headers": [(b"host", host) for host in hosts],
+    }
+    asyncio.run(Guard(app, Access(secret=SECRET))(scope, _nothing, send))
+    right = len(hosts) == 1 and hosts[0].decode("latin-1").lower() in NAMES
+    assert (reached, statuses) == (([path], []) if right else ([], [421]))
+
+
+async def _nothing() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def test_two_hosts_are_none(client: httpx.AsyncClient) -> None:
@@ -221,9 +259,28 @@ async def test_a_body_without_a_length_is_counted(here: Any) -> None:
 async def test_other_methods_and_paths_are_errors_in_json(client: httpx.AsyncClient) -> None:
     assert "POST /api/runs" in await refused(client, 405, "POST", "/api/runs", headers=BEARER)
     assert "DELETE" in await refused(client, 405, "DELETE", "/api/system", headers=BEARER)
+    await refused(client, 405, "GET", "/api/session")  # a place of the API is none of the page
     await refused(client, 404, "GET", "/api/none")
+    await refused(client, 404, "GET", "/api/runs/")
     await refused(client, 404, "GET", "/api")
     await refused(client, 404, "GET", "/favicon.ico")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/runs/r", {"GET", "HEAD", "DELETE"}),
+        ("/api/runs", {"GET", "HEAD"}),
+        ("/api/session", {"POST"}),
+    ],
+)
+async def test_a_wrong_method_is_told_all_right_ones(
+    client: httpx.AsyncClient, path: str, methods: set[str]
+) -> None:
+    for method in ("PUT", "OPTIONS", "PATCH"):
+        answer = await client.request(method, path, headers=BEARER)
+        assert answer.status_code == 405, answer.text
+        assert set(answer.headers["allow"].split(", ")) == methods
 
 
 async def test_what_fails_inside_stays_inside(

@@ -1,13 +1,17 @@
 """The API's own description, and the files of the page as they are packaged."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from services.gateway.page.api.endpoint import LIMIT
+from services.gateway.page.documents import run_types, system_types, tree_types
 from services.gateway.page.http import openapi
 from services.gateway.page.http.assets import TYPES, Assets
+from tests.gateway.page.documented import Documented
 from tests.gateway.page.made_trees import grow
 
 
@@ -27,14 +31,26 @@ async def test_the_document_of_the_api_has_every_endpoint(here: Any) -> None:
     assert described["paths"]["/api/runs"]["get"]["parameters"][0]["schema"] == LIMIT.schema()
 
 
-async def test_answers_have_what_is_declared(here: Any) -> None:
+async def test_each_type_is_named_once_and_used(here: Any) -> None:
+    document = openapi.document(here.page.endpoints, "1")
+    text = json.dumps(document)
+    parts = (run_types.COMPONENTS, tree_types.COMPONENTS, system_types.COMPONENTS)
+    assert len(document["components"]["schemas"]) == sum(map(len, parts))
+    for name in document["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, name
+    for name in re.findall(r"#/components/schemas/(\w+)", text):
+        assert name in document["components"]["schemas"]
+
+
+async def test_answers_are_what_is_declared(here: Any) -> None:
+    documented = Documented(here.page.endpoints)
     spec, run = here.store.forge.spec(), here.store.forge.run_id
     leaves = await grow(here.store, spec, (2,))
     values = {"run": run, "tree": spec.tree_id.hex(), "segment": leaves[0].id.hex()}
     for endpoint in here.page.endpoints:
         if endpoint.method == "GET" and not endpoint.stream:
             answer = await here.get(endpoint.path.format(**values))
-            assert set(endpoint.answers) <= set(answer), endpoint.path
+            documented.check(endpoint.path, answer)
 
 
 async def test_documented_endpoints_are_those_there_are(here: Any) -> None:

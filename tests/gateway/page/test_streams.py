@@ -266,6 +266,19 @@ async def test_a_runs_news_have_each_step_once(here: Any) -> None:
         assert (await event())[0] == "over"
 
 
+async def test_steps_after_the_largest_one_are_none(here: Any) -> None:
+    await step(here, 1)
+    path = f"/api/runs/{here.store.forge.run_id}/events"
+    async with (
+        on_a_port(here.page) as address,
+        httpx.AsyncClient(base_url=f"http://{address}") as client,
+    ):
+        for after, steps in ((0, [1]), (1, []), (2**32 - 1, [])):
+            async with followed(client, f"{path}?after={after}") as event:
+                _, news, _ = await event()
+            assert [each["step"] for each in news["steps"]] == steps
+
+
 async def test_a_tree_grows_before_the_readers_eyes(here: Any) -> None:
     forge = here.store.forge
     spec = forge.spec()

@@ -21,6 +21,7 @@ from services.gateway.page.http.access import Access
 from services.gateway.page.reads import Reads
 from tests.cli.command import ROOT, process
 from tests.faults.harness import recipe, system, tiny_model
+from tests.gateway.page.documented import Documented
 
 pytestmark = pytest.mark.slow
 SEEN_S = 3.0  # a killed service is shown as such within this
@@ -42,31 +43,39 @@ async def read_all(client: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
     segment = next(n["segment"] for n in nodes if n["kind"] == "POLICY")
     values = {"run": run_id, "tree": tree, "segment": segment}
     answers: dict[str, Any] = {}
-    for endpoint in await endpoints():
+    declared = await endpoints()
+    documented = Documented(declared)
+    for endpoint in declared:
         path = endpoint.path.format(**values, letter=1)
         if endpoint.method != "GET":
             continue
         if endpoint.stream:
-            answers[endpoint.path] = await first_events(client, path)
+            events = await first_events(client, path)
+            for name, data in events:
+                documented.check_event(endpoint.path, name, data)
+            answers[endpoint.path] = [name for name, _ in events]
             continue
         answer = await client.get(path)
         assert answer.status_code == 200, (path, answer.text)
         answers[endpoint.path] = answer.json()
-        assert set(endpoint.answers) <= set(answers[endpoint.path]), path
+        documented.check(endpoint.path, answers[endpoint.path])
     return answers
 
 
-async def first_events(client: httpx.AsyncClient, path: str) -> list[str]:
-    """Return the names of a stream's events until it is over, or of the first one."""
-    names: list[str] = []
+async def first_events(client: httpx.AsyncClient, path: str) -> list[tuple[str, str]]:
+    """Return names and data of a stream's events until it is over, or of the first one."""
+    events: list[tuple[str, str]] = []
+    name = ""
     async with client.stream("GET", path) as answer, asyncio.timeout(20):
         assert answer.status_code == 200
         async for line in answer.aiter_lines():
             if line.startswith("event: "):
-                names.append(line.removeprefix("event: "))
-            if line.startswith("data: ") and len(names) == (2 if "trees" in path else 1):
-                break
-    return names
+                name = line.removeprefix("event: ")
+            if line.startswith("data: "):
+                events.append((name, line.removeprefix("data: ")))
+                if len(events) == (2 if "trees" in path else 1):
+                    break
+    return events
 
 
 async def until_served(client: httpx.AsyncClient) -> None:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.page.http.errors import json_response
+from services.gateway.page.http.json_types import Schema
 from services.gateway.page.http.parameters import Parameter, read_all, read_path
 
 
@@ -32,10 +33,11 @@ class Endpoint:
 
     path: as Starlette writes it, such as /api/runs/{run}
     about: a sentence, for the OpenAPI document
-    answers: members of the answer with their meaning, for the same
+    answers: members of the answer with their types, for the same
+    events: names of the events that it answers with, and the types of their data; empty for an
+        answer in JSON
     parameters: of the query; `places` those of the path
     token: it needs the token wherever it is called from
-    stream: it answers with server-sent events
     body: members of the request's JSON object
     """
 
@@ -43,12 +45,17 @@ class Endpoint:
     path: str
     about: str
     handler: Handler
-    answers: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Schema] = field(default_factory=dict)
+    events: Mapping[str, Schema] = field(default_factory=dict)
     places: Sequence[Parameter] = ()
     parameters: Sequence[Parameter] = ()
     body: Sequence[Parameter] = ()
     token: bool = False
-    stream: bool = False
+
+    @property
+    def stream(self) -> bool:
+        """True if it answers with server-sent events."""
+        return bool(self.events)
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request. Raise BanyanError."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from services.gateway.page.api.endpoint import RUN, TREE, Call, Endpoint
+from services.gateway.page.documents import run_types, tree_types
 from services.gateway.page.http.event_stream import EventStream
+from services.gateway.page.http.json_types import members, nullable, text
 from services.gateway.page.http.parameters import Parameter
 from services.gateway.page.http.streams import Hub
 from services.gateway.page.reads import Reads
@@ -17,6 +19,7 @@ _AFTER = Parameter(
     kind="integer",
     most=2**32 - 1,
 )
+_OVER = {"over": members({"reason": nullable(text()), "message": nullable(text())})}
 
 
 class Events:
@@ -55,7 +58,7 @@ class Events:
                 handler=self.run,
                 places=(RUN,),
                 parameters=(_AFTER,),
-                stream=True,
+                events={"news": members({**run_types.WHOLE, "steps": run_types.STEPS}), **_OVER},
             ),
             Endpoint(
                 method="GET",
@@ -64,7 +67,7 @@ class Events:
                 " dropped.",
                 handler=self.tree,
                 places=(TREE,),
-                stream=True,
+                events={"tree": members(tree_types.TREE), **_OVER},
             ),
         )
 

@@ -6,9 +6,18 @@ from typing import Any
 
 from banyan.v1 import runstore_service_pb2 as rs
 from services.gateway.page.api.endpoint import AFTER, LIMIT, RUN, Call, Endpoint
-from services.gateway.page.documents import diagnosis, runs
+from services.gateway.page.documents import diagnosis, run_types, runs
 from services.gateway.page.heavy import Heavy
 from services.gateway.page.http.errors import encoded
+from services.gateway.page.http.json_types import (
+    NEXT,
+    count,
+    each,
+    flag,
+    nullable,
+    ref,
+    text,
+)
 from services.gateway.page.http.parameters import Parameter, cursor, place_of
 from services.gateway.page.reads import Reads
 from services.gateway.page.run_clocks import RunClocks
@@ -83,7 +92,7 @@ class Runs:
                 path="/api/runs",
                 about="Runs, newest first.",
                 handler=self.listed,
-                answers={"runs": "a line each", "next": "cursor of the next page, or null"},
+                answers={"runs": each(ref("Run"), "a line each"), "next": NEXT},
                 parameters=(LIMIT, AFTER),
             ),
             Endpoint(
@@ -91,14 +100,7 @@ class Runs:
                 path="/api/runs/{run}",
                 about="A run with its progress, recipe and members.",
                 handler=self.one,
-                answers={
-                    "run": "the run in one line",
-                    "progress": "counts, and evaluations",
-                    "recipe": "as resolved",
-                    "members": "its rollout nodes",
-                    "left_s": "seconds that it still takes, or null while nothing tells them",
-                    "saved_share": "share of tokens that sharing saved, or null",
-                },
+                answers=run_types.WHOLE,
                 places=(RUN,),
             ),
             *self._studies(),
@@ -112,9 +114,9 @@ class Runs:
                 about=f"Metrics of a run's steps, at most {MOST_STEPS} in one answer.",
                 handler=self.metrics,
                 answers={
-                    "steps": "every metric by name, of each step in order",
-                    "more": "whether later steps are left out: ask again after the last",
-                    "evaluations": "results on the held-out rows",
+                    "steps": run_types.STEPS,
+                    "more": flag("whether later steps are left out: ask again after the last"),
+                    "evaluations": each(ref("Measured"), "results on the held-out rows"),
                 },
                 places=(RUN,),
                 parameters=(_STEP,),
@@ -125,9 +127,10 @@ class Runs:
                 about="Diagnosis of a run, as `banyan doctor RUN` makes it.",
                 handler=self.doctor,
                 answers={
-                    "findings": "the most urgent first, each with evidence and remedy",
-                    "facts": "a sentence on what its trees share; empty where it does not matter",
-                    "note": "why there can be no finding yet; null if there can",
+                    "findings": each(ref("Finding"), "the most urgent first"),
+                    "facts": text("what its trees share; empty where it does not matter"),
+                    "steps": count("steps with metrics"),
+                    "note": nullable(text("why there can be no finding yet; null if there can")),
                 },
                 places=(RUN,),
             ),

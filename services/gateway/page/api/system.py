@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from banyan.errors import BanyanError
 from services.gateway.page.api.endpoint import AFTER, LIMIT, Call, Endpoint
 from services.gateway.page.documents import system
+from services.gateway.page.http.json_types import NEXT, count, each, named, ref, text
 from services.gateway.page.http.parameters import cursor, place_of
 from services.gateway.page.reads import Reads
 
@@ -74,11 +75,15 @@ class System:
                 about="The processes and queues of the system, and counts of the store.",
                 handler=self.system,
                 answers={
-                    "processes": "each with its state now; one that was killed is `dead`",
-                    "queues": "messages that wait for each consumer of a stream",
-                    "store": "counts by name",
-                    "dead": "number of dead letters",
-                    "missing": "why a part of this could not be read; empty if all could",
+                    "processes": each(
+                        ref("Process"), "with its state now; one that was killed is `dead`"
+                    ),
+                    "queues": each(
+                        ref("Queue"), "messages that wait for each consumer of a stream"
+                    ),
+                    "store": named(count(), "counts by name"),
+                    "dead": count("dead letters"),
+                    "missing": each(text(), "why a part could not be read; empty if all could"),
                 },
             ),
             Endpoint(
@@ -86,7 +91,7 @@ class System:
                 path="/api/dead",
                 about="Messages that could not be processed, newest first.",
                 handler=self.dead,
-                answers={"letters": "a line each", "next": "cursor of the next page, or null"},
+                answers={"letters": each(ref("Letter"), "a line each"), "next": NEXT},
                 parameters=(LIMIT, AFTER),
             ),
         )

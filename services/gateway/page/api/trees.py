@@ -7,7 +7,8 @@ from banyan.policy import batch_of
 from banyan.v1 import tree_pb2
 from banyan.v1 import treestore_service_pb2 as ts
 from services.gateway.page.api.endpoint import AFTER, LIMIT, RUN, SEGMENT, TREE, Call, Endpoint
-from services.gateway.page.documents import trees
+from services.gateway.page.documents import tree_types, trees
+from services.gateway.page.http.json_types import NEXT, each, ref
 from services.gateway.page.http.parameters import Parameter, cursor, place_of
 from services.gateway.page.reads import Reads
 from services.gateway.page.tree_reads import TreeReads
@@ -91,7 +92,7 @@ class Trees:
                 path="/api/runs/{run}/trees",
                 about="Trees of a run, newest first.",
                 handler=self.listed,
-                answers={"trees": "a line each", "next": "cursor of the next page, or null"},
+                answers={"trees": each(ref("TreeSummary"), "a line each"), "next": NEXT},
                 places=(RUN,),
                 parameters=_FILTERS,
             ),
@@ -100,11 +101,7 @@ class Trees:
                 path="/api/trees/{tree}",
                 about="A tree with its nodes in depth-first order.",
                 handler=self.one,
-                answers={
-                    "nodes": "stretches of tokens between forks and ends",
-                    "advantage_note": "why advantages are missing or provisional, or null",
-                    "revision": "changes with whatever the document shows",
-                },
+                answers=tree_types.TREE,
                 places=(TREE,),
             ),
             Endpoint(
@@ -112,11 +109,7 @@ class Trees:
                 path="/api/trees/{tree}/segments/{segment}",
                 about="A segment with its tokens, scores, plan, answer and lineage.",
                 handler=self.segment,
-                answers={
-                    "tokens": "id, text, log-probs and entropy of each",
-                    "token_texts": "why the tokens have no texts, or null",
-                    "lineage": "the batches that trained on its tree",
-                },
+                answers=tree_types.SEGMENT,
                 places=(TREE, SEGMENT),
             ),
         )

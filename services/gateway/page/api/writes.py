@@ -13,6 +13,7 @@ from services.gateway.page.control import Control
 from services.gateway.page.documents import runs
 from services.gateway.page.http.access import COOKIE, SESSION_S, Access
 from services.gateway.page.http.errors import json_response
+from services.gateway.page.http.json_types import count, flag, ref, text
 from services.gateway.page.http.parameters import LAST, Parameter
 from services.gateway.page.reads import Reads
 
@@ -86,7 +87,7 @@ class Writes:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints."""
-        run = {"run": "the run in one line"}
+        run = {"run": ref("Run", "the run in one line")}
         return (
             Endpoint(
                 method="POST",
@@ -113,9 +114,9 @@ class Writes:
                 about="Remove a run that is over, with its files; repeat it until `done`.",
                 handler=self.remove,
                 answers={
-                    "run_id": "the run",
-                    "done": "whether nothing is left",
-                    "rows": "rows that this request removed",
+                    "run_id": text("the run"),
+                    "done": flag("whether nothing is left"),
+                    "rows": count("rows that this request removed"),
                 },
                 places=(RUN,),
                 token=True,
@@ -130,7 +131,7 @@ class Writes:
                 path="/api/dead/{letter}/replay",
                 about="Publish the message of a dead letter again.",
                 handler=self.replay,
-                answers={"id": "its number", "replayed": "true"},
+                answers={"id": count("its number"), "replayed": flag("true")},
                 places=(_LETTER,),
                 token=True,
             ),
@@ -139,7 +140,7 @@ class Writes:
                 path="/api/session",
                 about="Set a cookie that is good for reading, for EventSource on other hosts.",
                 handler=self.session,
-                answers={"seconds": "for which it is valid"},
+                answers={"seconds": count("for which it is valid")},
                 token=True,
             ),
         )

@@ -67,6 +67,12 @@ def purpose_name(purpose: int) -> str:
     return name.removeprefix("TREE_PURPOSE_")
 
 
+def score_state(state: int) -> str:
+    """Return the name of a score's state: SCORED instead of SCORE_STATE_SCORED."""
+    name = tree_pb2.ScoreState.Name(tree_pb2.ScoreState.ValueType(state))
+    return name.removeprefix("SCORE_STATE_")
+
+
 def trace_id(traceparent: str) -> str | None:
     """Return the trace of a W3C traceparent; None without one."""
     parts = traceparent.split("-")
@@ -144,7 +150,7 @@ def score(message: tree_pb2.ScoredLeaf, *, again: bool = False) -> dict[str, Any
     return {
         "scorer": message.scorer,
         "version": message.scorer_version,
-        "state": tree_pb2.ScoreState.Name(message.score.state).removeprefix("SCORE_STATE_"),
+        "state": score_state(message.score.state),
         "value": finite(message.score.value)
         if message.score.state == tree_pb2.SCORE_STATE_SCORED
         else None,

@@ -4,19 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from services.gateway.page.api.endpoint import Endpoint
+from services.gateway.page.documents import run_types, system_types, tree_types
+from services.gateway.page.http.json_types import Schema, members, text
 from services.gateway.page.http.parameters import Parameter
 
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["reason", "message"],
-            "properties": {"reason": {"type": "string"}, "message": {"type": "string"}},
-        }
-    },
-}
 _STATUSES = {
     "400": "A parameter is wrong; the message names it and what is allowed.",
     "401": "The token is missing.",
@@ -24,7 +15,9 @@ _STATUSES = {
     "404": "There is no such thing.",
     "409": "A rule forbids it, such as the state of the run.",
     "413": "The body is too large.",
+    "414": "The query is too large.",
     "421": "The Host header names another server.",
+    "502": "The store failed.",
     "503": "The store does not answer, or too much is under way; ask again.",
 }
 
@@ -43,7 +36,11 @@ def document(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR},
+            "schemas": {
+                **run_types.COMPONENTS,
+                **tree_types.COMPONENTS,
+                **system_types.COMPONENTS,
+            },
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -85,12 +82,18 @@ def _parameter(parameter: Parameter, where: str) -> dict[str, Any]:
 
 def _answer(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.stream:
-        content: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+        # OpenAPI 3.1 has no word for the items of a stream, so tools take this for each of them.
+        events = [_event(name, data) for name, data in endpoint.events.items()]
+        content: dict[str, Any] = {"text/event-stream": {"schema": {"anyOf": events}}}
     else:
-        properties = {name: {"description": words} for name, words in endpoint.answers.items()}
-        schema = {"type": "object", "required": list(properties), "properties": properties}
-        content = {"application/json": {"schema": schema}}
+        content = {"application/json": {"schema": members(endpoint.answers)}}
     return {"description": endpoint.about, "content": content}
+
+
+def _event(name: str, data: Schema) -> Schema:
+    held = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    event = members({"event": text(words=[name]), "data": held})
+    return {**event, "properties": {**event["properties"], "id": text("place in the stream")}}
 
 
 def _failures(endpoint: Endpoint) -> dict[str, Any]:
