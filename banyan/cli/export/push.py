@@ -15,7 +15,7 @@ _ANSWER_S = 60.0  # for each part of an answer; the hub's client alone waits wit
 def check(repository: str) -> None:
     """Raise InvalidInput for a name that no repository can have."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(repository)

@@ -10,7 +10,7 @@ import pytest
 
 from banyan.cli.report import report
 from banyan.cli.report.chart import Curve, drawn
-from banyan.cli.report.redaction import HIDDEN
+from banyan.text.redaction import HIDDEN
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 from tests.cli.command import banyan
