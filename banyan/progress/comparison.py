@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banyan.credit.student_t import quantile
+from banyan.progress import run_status
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.wire import plain_data
 
@@ -65,7 +66,7 @@ def evaluations(first: rs.ReadProgressResponse, second: rs.ReadProgressResponse)
     by_label = [{e.label: e for e in progress.evals if e.scored} for progress in (first, second)]
     rows = []
     graded = plain_data.graded([*first.evals, *second.evals])
-    for label in dict.fromkeys([*by_label[0], *by_label[1]]):
+    for label in sorted({*by_label[0], *by_label[1]}, key=run_status.order):
         known = [messages.get(label) for messages in by_label]
         name = f"{label} {'mean reward' if graded else 'accuracy'}"
         each = [_evaluation(message, graded) if message else None for message in known]

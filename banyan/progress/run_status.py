@@ -56,6 +56,16 @@ def moment(label: str, steps: int) -> int | None:
     return {"before": 0, "after": steps}.get(when, int(number) if number.isdigit() else None)
 
 
+def order(label: str) -> tuple[int, int, str]:
+    """Return the key by which evaluations are sorted: before, the steps, after; then the kind.
+
+    The store has them in the order of their labels.
+    """
+    when = label.rsplit("-", 1)[0]
+    step = moment(label, 0) or 0
+    return {"before": 0, "after": 2}.get(when, 1), step, label
+
+
 def newest_step(recipe: Recipe, news: gw.WatchRunResponse) -> int:
     """Return the newest step, and the last one if none is trained any more."""
     ends = news.run.state == rs.RUN_STATE_EVALUATING_AFTER

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from banyan.errors import InvalidInput, NotFound
+from banyan.progress import run_status
 from banyan.recipe import Recipe
 from banyan.runtime import run_files
 from banyan.stored import pages
@@ -30,7 +31,7 @@ class Member:
     """A rollout node of a run.
 
     joined: it came by `banyan join`
-    present: it has not left, and was heard of within the last 30 s
+    present: it has not left, and was heard of within the last 10 s
     trees: number of trees that it grew
     """
 
@@ -133,9 +134,9 @@ class Run:
         return frame.set_index("step")
 
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """Return the results on the held-out rows, in the order of their labels' opening."""
-        progress = self._store.client.progress(self.run_id)
-        return tuple(map(Evaluation.of, progress.evals))
+        """Return the results on the held-out rows, by step, and by kind where it is the same."""
+        found = self._store.client.progress(self.run_id).evals
+        return tuple(map(Evaluation.of, sorted(found, key=lambda e: run_status.order(e.label))))
 
     def progress(self) -> dict[str, Any]:
         """Return counts of groups, leaves and tokens, as `banyan runs show --json` has them."""

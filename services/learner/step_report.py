@@ -64,8 +64,9 @@ def _observe_training(report: "StepReport") -> None:
     telemetry.observe("banyan.step.clip_fraction", report.clip_fraction)
     telemetry.observe("banyan.step.entropy", report.entropy)
     telemetry.observe("banyan.step.ess", measures["ess"])
-    telemetry.observe("banyan.step.truncated_share", measures.get("truncated_share", 0.0))
-    telemetry.observe("banyan.step.rejected_share", measures.get("rejected_share", 0.0))
+    for name in ("truncated_share", "rejected_share"):
+        if name in measures:  # of losses with importance weights, or that reject
+            telemetry.observe(f"banyan.step.{name}", measures[name])
     for name, share in measures.items():
         if name.startswith("ratio_"):
             bin_name = name.removeprefix("ratio_")

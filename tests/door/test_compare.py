@@ -160,6 +160,22 @@ def test_graded_rewards_that_add_up_to_whole_numbers_keep_their_unit() -> None:
     assert rows[0].first == Estimate(0.0, None, 4) and rows[0].difference is None
 
 
+def test_evaluations_stand_in_the_order_of_their_steps() -> None:
+    """The store sorts labels as texts: after, before, step-10, step-5."""
+    labels = ["after-greedy", "before-greedy", "before-sampled", "step-10-greedy", "step-5-greedy"]
+    messages = [rs.EvalProgress(label=label, scored=1) for label in labels]
+    rows = comparison.evaluations(
+        rs.ReadProgressResponse(evals=messages[1:]), rs.ReadProgressResponse(evals=messages[:2])
+    )
+    assert [row.name.removesuffix(" accuracy") for row in rows] == [
+        "before-greedy",
+        "before-sampled",
+        "step-5-greedy",
+        "step-10-greedy",
+        "after-greedy",
+    ]
+
+
 def test_recipes_differ_by_their_innermost_keys() -> None:
     first = {"a": {"b": 1, "c": [1, 2]}, "filter": [{"name": "x"}], "same": 1}
     second = {"a": {"b": 2, "c": [1, 2]}, "filter": [{"name": "y"}, {"name": "z"}], "same": 1}

@@ -34,6 +34,8 @@ NONE = {
     "banyan_answers_total": "only with an environment",
     "banyan_answer_duration_seconds_bucket": "only with an environment",
     "banyan_replays_total": "only with an environment",
+    "banyan_step_truncated_share_sum": "only of losses with importance weights",
+    "banyan_step_rejected_share_sum": "only of losses that reject",
 }
 
 

@@ -1,12 +1,11 @@
 """`banyan runs show` for people: a run's facts, evaluations, nodes and counts."""
 
-import sys
 from typing import Any
 
 from rich.text import Text
 
 from banyan.cli.render.console import out, table_of
-from banyan.progress.run_status import moment
+from banyan.progress import run_status
 from banyan.wire import plain_data
 
 _FACTS = ("run_id", "state", "step", "cause", "created", "ended", "folder")
@@ -31,7 +30,11 @@ def show(run: dict[str, Any]) -> None:
         out.print(Text.assemble((key.ljust(width), "bold"), f"  {value}"), soft_wrap=True)
     _table(
         "evaluations",
-        [row for e in sorted(run["evaluations"], key=_moment) for row in _evaluation(e)],
+        [
+            row
+            for e in sorted(run["evaluations"], key=lambda e: run_status.order(e["label"]))
+            for row in _evaluation(e)
+        ],
         _EVALUATION,
     )
     _table("batches that were set aside", run["set_aside"], _ASIDE)
@@ -62,9 +65,8 @@ def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> 
         out.print(table_of(rows, columns))
 
 
-def _moment(row: dict[str, Any]) -> tuple[int, str]:
-    """Return the sort key of an evaluation: before, during, after."""
-    return moment(row["label"], sys.maxsize) or 0, row["label"]
+def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
+    return run_status.order(row["label"])
 
 
 def _evaluation(row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -167,6 +167,26 @@ def test_a_batch_that_nobody_could_score_has_no_reward(forest: Any) -> None:
         assert metrics["unscorable_leaves"] == (6.0 if value is None else 0.0)
 
 
+def test_a_loss_without_importance_weights_observes_no_share_of_them(
+    forest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dashboard must tell no truncation apart from none truncated."""
+    seen: dict[str, float] = {}
+    monkeypatch.setattr(
+        "services.learner.step_report.telemetry.observe",
+        lambda name, value, **_: seen.update({name: value}),
+    )
+    view = spread(forest)
+    tree = ScoredTree(view.tree, view.leaves_L, dict.fromkeys(view.leaves_L, 1.0))
+    lesson = build_lesson([("g", [tree])], Grpo(), lambda _tree, _leaf: False, b"now", 99)
+    plain, weighed = {"ess": 1.0}, {"ess": 1.0, "truncated_share": 0.25}
+    numbers(lesson, Timed(StepReport(applied=True, measures=plain), 0.0), 1)
+    assert "banyan.step.ess" in seen and "banyan.step.truncated_share" not in seen
+    numbers(lesson, Timed(StepReport(applied=True, measures=weighed), 0.0), 1)
+    assert seen["banyan.step.truncated_share"] == 0.25
+    assert "banyan.step.rejected_share" not in seen
+
+
 def test_a_stale_leaf_is_not_one_that_could_not_be_scored(forest: Any) -> None:
     """Six leaves: one has no score, two are too old; a sixth, not half of them, is unscorable."""
     view = spread(forest)

@@ -92,7 +92,7 @@ class View {
     const cells = [
       ["Reward", fixed(rewards.at(-1) ?? progress.mean_reward, 3), rewards.length ? "last step" : "mean of leaves"],
       ["Held-out accuracy", percent(last?.accuracy), [bounds, kind, partly].filter(Boolean).join(", ") || "not measured yet"],
-      ["Tokens saved", percent(share), `${count(progress.saved_tokens)} not sampled, ${count(progress.sampled_tokens)} sampled`],
+      ["Tokens saved", percent(share), `${count(progress.saved_tokens)} of prompts and answers, ${count(progress.sampled_tokens)} sampled`],
       ["Groups trained on", count(progress.groups?.consumed), `${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
       ["Engine occupancy", percent(this.metrics.series("engine_occupancy")[1].at(-1)), "of the engines' slots decoded, last step"],
       run.live ? ["Members", count(members.filter((member) => member.present).length), `of ${plural(members.length, "node")}`] : ["Members", count(members.length), members.length === 1 ? "node took part" : "nodes took part"],
