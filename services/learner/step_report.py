@@ -64,9 +64,10 @@ def _observe_training(report: "StepReport") -> None:
     telemetry.observe("banyan.step.clip_fraction", report.clip_fraction)
     telemetry.observe("banyan.step.entropy", report.entropy)
     telemetry.observe("banyan.step.ess", measures["ess"])
-    for name in ("truncated_share", "rejected_share"):
-        if name in measures:  # of losses with importance weights, or that reject
-            telemetry.observe(f"banyan.step.{name}", measures[name])
+    if "truncated_share" in measures:  # of losses with importance weights
+        telemetry.observe("banyan.step.truncated_share", measures["truncated_share"])
+    if "rejected_share" in measures:  # of losses that reject
+        telemetry.observe("banyan.step.rejected_share", measures["rejected_share"])
     for name, share in measures.items():
         if name.startswith("ratio_"):
             bin_name = name.removeprefix("ratio_")
