@@ -64,10 +64,11 @@ def test_where_everything_is_stays_on_one_line(
     run = rs.Run(run_id="r" * 90, state=rs.RUN_STATE_FAILED, cause="broken", folder=str(tmp_path))
     run_report._print_places(run, 1.0, tmp_path)
     output = capsys.readouterr().out.splitlines()
-    assert len(output) == 4 and output[0].startswith("r" * 90 + " FAILED at step 0")
+    assert len(output) == 5 and output[0].startswith("r" * 90 + " FAILED at step 0")
     assert output[3].endswith(
         f" runs show {'r' * 90} --state {tmp_path}"
     ) and "broken" not in "".join(output)
+    assert output[4].endswith(f" page {'r' * 90} --state {tmp_path}")
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,16 @@ def test_where_nothing_fits_each_row_is_a_block(capsys: pytest.CaptureFixture[st
     assert "max new tokens  24" in text and "why             predicted difficulty" in text
 
 
-def test_recipes_fit_a_screen() -> None:
-    for words in ([], ["trees"], ["updates"]):
-        text = banyan("recipes", "ls", *words).stdout
-        assert widest(text) <= 80 and len(text.splitlines()) <= 22, text
-    assert "treepo-whole  SmolLM2" in banyan("recipes", "ls", "trees").stdout
+def test_recipes_fit_a_screen_and_those_of_a_kind_are_described_whole() -> None:
+    text = banyan("recipes", "ls").stdout
+    assert widest(text) <= 80 and len(text.splitlines()) <= 22, text
+    for row in json.loads(banyan("recipes", "ls", "--json").stdout):
+        assert row["name"] in text, row
+    for kind in ("trees", "updates"):
+        text = banyan("recipes", "ls", kind).stdout
+        assert widest(text) <= 80, text
+        for row in json.loads(banyan("recipes", "ls", kind, "--json").stdout):
+            assert not {*row["description"].split()} - {*text.split()}, row
 
 
 def test_keys_of_recipes_are_whole() -> None:
