@@ -84,6 +84,11 @@ def test_the_own_tree_policy_saves_what_the_page_says(here: Path) -> None:
     page = (PAGES / "own-tree-policy.md").read_text()
     for line in shown.splitlines()[:5]:
         assert f"    {line}" in page, line
+    assert "generate.settings={width: 8}" in shown  # as many samples as a tree has leaves
+    file = here / "forks.py"
+    file.write_text(re.sub(r"    @property\n.*?\n\n", "", file.read_text(), flags=re.DOTALL))
+    without = said(banyan("simulate", "letters.yaml", *words, cwd=here))
+    assert "has no attribute width" in without and "generate.settings={width: 8}" in without
 
 
 def test_the_own_environment_answers_as_the_page_says(here: Path) -> None:
