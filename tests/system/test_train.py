@@ -81,8 +81,9 @@ async def test_one_seed_gives_the_same_ids_and_weights_also_when_the_learner_die
     assert killed == first
     samples = completions(tmp_path / "first")
     assert [row["step"] for row in samples] == [step for step in (1, 2, 4) for _ in range(4)]
+    assert sum(bool(row["completion"]) for row in samples) > 6, "an answer may be its end alone"
     for row in samples:
-        assert row["prompt"].startswith("say ") and row["completion"]
+        assert row["prompt"].startswith("say ")
         assert row["reward"] == sum(map(ord, row["completion"])) % 7 / 6
     assert completions(tmp_path / "killed") == samples
 
