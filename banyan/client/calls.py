@@ -21,6 +21,9 @@ MAX_BYTES = 64 << 20
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.enable_http_proxy", 0),
+    # A host that lost its power says no goodbye: a call of a week must not wait for it that long.
+    # gRPC gives it a minute to answer a ping.
+    ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,18 @@ def test_a_reader_that_has_enough_is_no_failure() -> None:
         assert printing.stdout.readline() == b"x" * 9000 + b"\n"
         printing.stdout.close()
         assert printing.wait(30) == 0 and printing.stderr.read() == b""
+
+
+def test_a_reader_that_takes_no_table_is_no_failure() -> None:
+    """The command is `banyan recipes ls | head -0`."""
+    command = [sys.executable, "-m", "banyan.cli", "recipes", "ls"]
+    nobody, out = os.pipe()
+    os.close(nobody)
+    try:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(out)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_others_that_could_be_resumed_are_named(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A store and gateway that answer as a test says, over real gRPC."""
 
 import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
@@ -46,3 +48,33 @@ def served(stub: Stub) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.stop(0).wait(10)
+
+
+class Wire:
+    """A connection to a server that falls silent when `cut` is set: no goodbye, no answer."""
+
+    def __init__(self, target: str) -> None:
+        self.cut = threading.Event()
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        host, _, port = self._target.partition(":")
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection((host, int(port)))
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                if not self.cut.is_set():
+                    other.sendall(data)

@@ -1,11 +1,13 @@
 """`Client` and its asynchronous twin: connecting, repetitions, deadlines."""
 
+import asyncio
 import fcntl
 import inspect
 import json
+import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import grpc
 import pytest
 
 import banyan
+from banyan.client import calls
 from banyan.errors import DeadlineMissed, InvalidInput, Refused, TemporaryError
 from banyan.runtime import secret as secret_module
 from banyan.v1 import gateway_service_pb2 as gw
 from banyan.v1 import runstore_service_pb2 as rs
 from banyan.v1 import treestore_service_pb2 as ts
-from tests.door.stub import Stub, failing, served
+from tests.door.stub import Stub, Wire, failing, served
 
 RECIPE = '{"name": "r"}'
 
@@ -157,6 +160,44 @@ def test_the_twin_has_the_same_calls() -> None:
     for name in calls(banyan.AsyncClient).keys() - {"connect"}:
         member = getattr(banyan.AsyncClient, name)
         assert inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("twin", [False, True])
+async def test_watching_a_host_that_vanished_ends_in_an_error(
+    monkeypatch: pytest.MonkeyPatch, twin: bool
+) -> None:
+    """Its deadline is a week."""
+    assert dict(calls.OPTIONS)["grpc.keepalive_time_ms"] <= 60_000
+    shorter = {  # 10 s are the least; without the probes of its window by which gRPC pings, too
+        "grpc.keepalive_time_ms": 10_000,
+        "grpc.http2.ping_timeout_ms": 1_000,
+        "grpc.http2.bdp_probe": 0,
+    }
+    monkeypatch.setattr(calls, "OPTIONS", list((dict(calls.OPTIONS) | shorter).items()))
+    over = threading.Event()
+
+    def watched(request: gw.WatchRunRequest, context: Any) -> Iterator[gw.WatchRunResponse]:
+        yield gw.WatchRunResponse(run=rs.Run(run_id="r"))
+        over.wait(60)
+
+    def watching(address: str) -> None:
+        with banyan.Client(address, address) as client, pytest.raises(TemporaryError):
+            for _ in client.watch("r"):
+                wire.cut.set()
+
+    async with asyncio.timeout(40):
+        with served(Stub(WatchRun=watched)) as address:
+            wire = Wire(address)
+            if twin:
+                async with banyan.AsyncClient(wire.address, wire.address) as client:
+                    with pytest.raises(TemporaryError):
+                        async for _ in client.watch("r"):
+                            wire.cut.set()
+            else:
+                await asyncio.to_thread(watching, wire.address)
+            over.set()
+            wire.close()
 
 
 def test_a_hundred_thousand_trees_need_the_memory_of_a_page() -> None:

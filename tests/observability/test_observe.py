@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from banyan.cli.observe import programs
+from services.chassis.process.private_files import folder
 from tests.cli.command import banyan
 from tests.observability.observing import observing
 from tests.observability.reading import Metrics, needs_prometheus
@@ -69,6 +71,18 @@ def test_a_program_that_ends_at_once_is_named_with_its_last_words(tmp_path: Path
     assert done.returncode == 2
     assert "Prometheus ended with status 1: no space left for me" in done.stderr
     assert str(tmp_path / "observe" / "prometheus.log") in done.stderr
+
+
+@pytest.mark.parametrize(("name", "title"), [("prometheus", "Prometheus"), ("phoenix", "Phoenix")])
+def test_a_second_one_on_the_same_data_is_refused(tmp_path: Path, name: str, title: str) -> None:
+    """Not every build of Prometheus locks its data, and two writers destroy them."""
+    path = program(tmp_path / "bin", name, "#!{python}\nexit('it was started')\n")
+    with programs._alone(folder(tmp_path / "observe"), title):
+        done = banyan("observe", "--state", tmp_path, PATH=path)
+    assert done.returncode == 2
+    assert f"{title} already runs on {tmp_path}" in done.stderr
+    assert f"banyan observe of process {os.getpid()}" in done.stderr
+    assert "it was started" in banyan("observe", "--state", tmp_path, PATH=path).stderr
 
 
 @pytest.mark.slow

@@ -14,11 +14,12 @@ _ANSWER_S = 60.0  # for each part of an answer; the hub's client alone waits wit
 
 def check(repository: str) -> None:
     """Raise InvalidInput for a name that no repository can have."""
+    from huggingface_hub import utils
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
 
+    untyped: Any = utils
     try:
-        validate_repo_id(repository)
+        untyped.validate_repo_id(repository)
     except HFValidationError as error:
         raise InvalidInput(f"--push {repository!r}: {_said(error)}") from None
 

@@ -1,6 +1,8 @@
 """Programs that show metrics and traces: how each is found and started, and how to get it."""
 
 import contextlib
+import fcntl
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banyan.cli.observe.tool import Tool, running
+from banyan.errors import InvalidInput
 from banyan.observability.prometheus import configuration
 from banyan.observability.rules import rule_file
 
@@ -46,14 +49,33 @@ def found(name: str) -> str:
 
 
 @contextlib.contextmanager
+def _alone(home: Path, name: str) -> Iterator[None]:
+    """Have a program's data for this process alone: not every build of Prometheus locks its own.
+
+    Raise InvalidInput if another process has them.
+    """
+    with open(home / f"{name.lower()}.lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise InvalidInput(
+                f"{name} already runs on {home.parent}, for the banyan observe of process"
+                f" {file.read().strip() or 'unknown'}: use its address, or end it first"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
 def prometheus(binary: str, state: Path, port: int, every_s: float) -> Iterator[Tool]:
     """Run Prometheus on the processes of a state folder. Raise InvalidInput if it ends at once."""
     from services.chassis.process.private_files import folder
 
     home = folder(state / "observe")
     rules, config = home / "rules.yaml", home / "prometheus.yaml"
-    rules.write_text(rule_file())
-    config.write_text(configuration(state, rules, every_s))
     command = [
         binary,
         f"--config.file={config}",
@@ -61,9 +83,12 @@ def prometheus(binary: str, state: Path, port: int, every_s: float) -> Iterator[
         f"--web.listen-address={HOST}:{port}",
     ]
     log, address = home / "prometheus.log", f"http://{HOST}:{port}"
-    with running("Prometheus", command, address=address, log=log, env={}) as tool:
-        tool.await_answer("/-/ready", PROMETHEUS_S)
-        yield tool
+    with _alone(home, "Prometheus"):
+        rules.write_text(rule_file())
+        config.write_text(configuration(state, rules, every_s))
+        with running("Prometheus", command, address=address, log=log, env={}) as tool:
+            tool.await_answer("/-/ready", PROMETHEUS_S)
+            yield tool
 
 
 @contextlib.contextmanager
@@ -80,6 +105,9 @@ def phoenix(binary: str, state: Path, port: int, receiver_port: int) -> Iterator
         "PHOENIX_TELEMETRY_ENABLED": "false",  # nothing of a run goes to its makers
     }
     log, address = home / "phoenix.log", f"http://{HOST}:{port}"
-    with running("Phoenix", [binary, "serve"], address=address, log=log, env=env) as tool:
+    with (
+        _alone(home, "Phoenix"),
+        running("Phoenix", [binary, "serve"], address=address, log=log, env=env) as tool,
+    ):
         tool.await_answer("/healthz", PHOENIX_S)
         yield Viewer(tool, f"http://{HOST}:{receiver_port}")

@@ -30,6 +30,10 @@ class _PrintableConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`, for which a reader that has enough, such as head, is no failure."""
+        raise BrokenPipeError
+
 
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout

@@ -86,6 +86,8 @@ def _write(file: Path, text: str) -> None:
         if target.exists():
             shutil.copymode(target, aside)
         aside.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
     finally:
         aside.unlink(missing_ok=True)
 

@@ -159,8 +159,9 @@ def test_a_report_replaces_a_file_as_a_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as failure:
         report._write(file, "newer")
+    assert failure.value.filename == str(file)
     assert file.read_text() == "new" and sorted(tmp_path.iterdir()) == [link, file]
 
 

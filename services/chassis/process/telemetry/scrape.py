@@ -3,10 +3,12 @@
 Who asks needs the secret of the ports, where there is one, as `Authorization: Bearer`.
 """
 
+import contextlib
 import hmac
 import json
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +19,8 @@ from banyan.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 PATH = "/metrics"
-_PATIENCE_S = 5.0  # for the rest of a request, and for a reader that does not read
+_PATIENCE_S = 5.0  # for the next part of a request, and for a reader that does not read
+_LONGEST_S = 15.0  # for a whole answer: who sends a byte now and then must not keep a place
 _MOST_AT_ONCE = 4
 
 
@@ -97,14 +100,23 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, then give the place back."""
+        late = threading.Timer(_LONGEST_S, _cut, [request])
+        late.daemon = True
+        late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Note that a reader went away, or sent nonsense: no traceback for it."""
         log.debug("a reader of metrics failed", exc_info=True)
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

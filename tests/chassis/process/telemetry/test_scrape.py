@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -101,6 +102,25 @@ def test_readers_that_never_ask_keep_nobody_else_for_long(
         assert connection.recv(1) == b""
         connection.close()
     assert read(address)[0] == 200
+
+
+def test_readers_that_send_a_byte_now_and_then_keep_nobody_else_for_long(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "_LONGEST_S", 0.5)
+    address = serve()
+    host, port = address.split(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(scrape._MOST_AT_ONCE)]
+    end = time.monotonic() + 10.0
+    while slow and time.monotonic() < end:
+        for connection in tuple(slow):
+            try:
+                connection.sendall(b"G")
+            except OSError:
+                slow.remove(connection)
+                connection.close()
+        time.sleep(0.05)
+    assert slow == [] and read(address)[0] == 200
 
 
 def test_one_reader_too_many_is_sent_away(serve: Callable[..., str]) -> None:
