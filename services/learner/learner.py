@@ -6,11 +6,12 @@ before it is trained, so a learner that dies in between trains it again from the
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from banyan.errors import NotFound, TemporaryError
@@ -23,7 +24,7 @@ from services.learner.announcer import Announcer
 from services.learner.batch_attempt import IN_A_ROW, Attempt, refuse_all_aside
 from services.learner.batch_preparer import BatchPreparer
 from services.learner.checkpoints.checkpoint import Mark
-from services.learner.data.engine_load import EngineLoad
+from services.learner.data.engine_load import EngineLoad, Loads
 from services.learner.data.prepare import Lesson, summary
 from services.learner.data.selection import assemble
 from services.learner.drift_meter import DriftMeter
@@ -261,10 +262,11 @@ class Learner:
             prepare_seconds = time.monotonic() - begun
             with telemetry.span("learner.step", span.traceparent, **attributes) as taken:
                 self._step_trace = taken.traceparent
-                timed = await self._torch.step(lesson, step)
+                async with _beside(self._store.engine_loads()) as loads:
+                    timed = await self._torch.step(lesson, step)
             metrics = step_report.numbers(lesson, timed, step + 1)
             metrics["prepare_seconds"] = prepare_seconds
-            metrics |= self._engines.since(await self._store.engine_loads())
+            metrics |= self._engines.since(await loads)
             metrics |= await self._drift.measure(step + 1, timed.report.learning_rate)
             self.on_batch(step + 1, lesson, fetched.decoded.messages)
             return timed, metrics
@@ -291,3 +293,15 @@ class Learner:
             traceparent=self._step_trace,
         )
         self.on_step(at.step, metrics)
+
+
+@contextlib.asynccontextmanager
+async def _beside(asked: Coroutine[Any, Any, Loads]) -> AsyncIterator[asyncio.Task[Loads]]:
+    """Yield a task that runs beside the block, and ends with it if that fails."""
+    task = asyncio.create_task(asked)
+    try:
+        yield task
+    except BaseException:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
