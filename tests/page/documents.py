@@ -248,7 +248,7 @@ def steps(count: int, seed: int = 0) -> Iterator[Document]:
             "loss": draw.gauss(0, 0.02),
             "grad_norm": draw.random(),
             "score/number": min(1.0, max(0.0, reward)),
-            **({"engine_occupancy": 0.4 + draw.random() / 2} if n > 1 else {}),
+            **({"engine_occupancy": 0.5 + 0.4 * math.sin(n) ** 2} if n > 1 else {}),
             "mismatch_kl": None if n % 9 == 0 else draw.random() * 1e-3,
         }
 
