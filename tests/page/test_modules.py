@@ -90,6 +90,49 @@ def test_few_rows_are_spent_on_the_largest_subtrees(view: Open) -> None:
     assert opened == [0, 2]
 
 
+def test_a_node_that_is_forked_later_is_the_same_node(view: Open) -> None:
+    whole = nodes(0, start={1: 0}, stop={1: 8})
+    forked = nodes(0, 1, 1, start={1: 0, 2: 4}, stop={1: 4, 2: 8})
+    forked[2]["segment"] = whole[1]["segment"]
+    fresh = run(
+        view("/runs"),
+        "return model.update({ nodes: given.forked });",
+        {"nodes": whole, "forked": forked},
+    )
+    assert fresh == [f"{whole[1]['segment']}:4", f"{forked[3]['segment']}:0"]
+
+
+def test_what_is_revealed_is_drawn_wherever_it_was(view: Open) -> None:
+    keys, wanted = run(
+        view("/runs"),
+        """const node = [...model.nodes.values()].at(-1);
+           model.closed.add(model.root.key);
+           model.reveal(node);
+           return [layout(model).items.map((item) => item.key), node.key];""",
+        {"nodes": nodes(0, *[1] * 40, 41)},
+    )
+    assert wanted in keys
+
+
+def test_arrows_lead_to_the_neighbours_that_they_point_at(view: Open) -> None:
+    found = run(
+        view("/runs"),
+        f"""const {{ neighbour }} = await import("{FROM}/walk.js");
+           model.expandAll();
+           const {{ items }} = layout(model);
+           const at = (i) => items.find((item) => item.node.data.i === i);
+           const to = (i, key) => neighbour(items, null, at(i), key)?.node.data.i ?? null;
+           const keys = ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"];
+           return [5, 3, 1].map((i) => keys.map((key) => to(i, key)));""",
+        {"nodes": nodes(0, 0, 1, 1, 2, 2)},  # two forks of two: 3 and 4, 5 and 6
+    )
+    assert found == [
+        [4, 6, 2, None, 0, 6],
+        [None, 4, 1, None, 0, 6],
+        [None, 2, 0, 3, 0, 6],
+    ]
+
+
 def test_a_value_is_the_mean_of_the_scored_leaves_below(view: Open) -> None:
     leaves = {i: docs.leaf(reward) for i, reward in ((2, 1.0), (3, None), (4, 0.5))}
     values = run(

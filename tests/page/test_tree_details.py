@@ -19,7 +19,7 @@ def test_branches_are_as_wide_as_they_have_paths_and_policies_are_named(
     tree = nodes(
         0, *[1] * 9, 0,
         paths={0: 10, 1: 9}, value=dict.fromkeys(range(12), 0.5),
-        policy_step={1: 7, 2: 9, **dict.fromkeys(range(3, 12), 8)},
+        policy_step={1: 7, **dict.fromkeys(range(2, 12), 8), 5: 9},
         leaf={i: docs.leaf(0.5) for i in range(2, 12)},
     )  # fmt: skip
     fake.gateway.trees["small"] = docs.tree("small", tree)

@@ -85,3 +85,28 @@ def test_half_characters_and_marks_of_direction_are_written_out(view: Open) -> N
            return [...texts, "\u200bz"].map(plain);""",
     )
     assert found == ["a⟨D83C⟩", "⟨DF33⟩b", "🌳", "⟨202E⟩x", "⟨2067⟩y", "nul␀", "⟨200B⟩z"]
+
+
+@pytest.mark.parametrize(
+    ("href", "tag", "target"),
+    [
+        ("/runs/r", "A", None),
+        ("https://docs.example.org/x", "A", "_blank"),
+        ("javascript:alert(1)", "SPAN", None),
+        ("JaVaScRiPt:alert(1)", "SPAN", None),
+        ("data:text/html,<script>alert(1)</script>", "SPAN", None),
+        ("http://[", "SPAN", None),
+    ],
+)
+def test_only_addresses_of_pages_are_links(
+    view: Open, href: str, tag: str, target: str | None
+) -> None:
+    made = run(
+        view("/runs"),
+        """const { link } = await import("/assets/js/dom.js");
+           const element = link(given, "<b>words</b>");
+           const { tagName, textContent, childElementCount } = element;
+           return [tagName, element.getAttribute("target"), textContent, childElementCount];""",
+        href,
+    )
+    assert made == [tag, target, "<b>words</b>", 0]

@@ -73,8 +73,9 @@ def test_a_card_names_no_path_of_this_machine_and_no_revision_as_a_model() -> No
 
 def test_a_cards_numbers_are_those_of_their_names() -> None:
     told = facts()
+    told.progress.samples.unique_tokens = 900
     text = card(told)
     saved = plain_data.saved_tokens(told.progress.samples)
-    assert f"| tokens that sharing saved | {saved:,} |" in text
+    assert saved not in (2000, 1234) and f"| tokens that sharing saved | {saved:,} |" in text
     assert "| sampled tokens | 1,234 |" in text
     assert "step-5" not in text, "results amid a run are not those of the model"
