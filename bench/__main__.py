@@ -36,7 +36,6 @@ LONG = (
     "growing",
     "trees",
     "sums",
-    "page",
 )  # many minutes each, in cells: by name alone
 ONLY_WITH_VLLM = ("vllm",)  # in .venv-vllm
 ONLY_WITH_CUDA = ("gpu",)

@@ -301,7 +301,7 @@ async def _beside(asked: Coroutine[Any, Any, Loads]) -> AsyncIterator[asyncio.Ta
     task = asyncio.create_task(asked)
     try:
         yield task
-    except BaseException:
+    except BaseException:  # raised again, once the task has ended
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise

@@ -213,7 +213,8 @@ def test_a_text_on_any_colour_can_be_read(view: Open) -> None:
         [*map(list, colours)],
     )
     for colour, ink in zip(colours, inks, strict=True):
-        other = luminance(tuple(int(ink[at : at + 2], 16) for at in (1, 3, 5)))  # type: ignore[arg-type]
+        red, green, blue = (int(ink[at : at + 2], 16) for at in (1, 3, 5))
+        other = luminance((red, green, blue))
         low, high = sorted((luminance(colour), other))
         assert (high + 0.05) / (low + 0.05) >= 4.3, (colour, ink)
 

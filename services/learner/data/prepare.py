@@ -198,8 +198,7 @@ def _rewards(views: Sequence[TreeView]) -> Floats:
 
 
 def _scored(rewards: Floats) -> Floats:
-    scored: Floats = rewards[np.isfinite(rewards)]
-    return scored
+    return np.asarray(rewards[np.isfinite(rewards)])
 
 
 def _fresh(credit: Credit) -> list[TreeView]:
