@@ -35,7 +35,7 @@ class Echo:
     asked: list[tuple[Any, Sampling]]
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.answered = folder, 0
 
     def answers(self, prompts: Sequence[Any], sampling: Sampling) -> list[Answer]:
         Echo.asked += [([dict(m) for m in prompt], sampling) for prompt in prompts]
@@ -46,8 +46,8 @@ class Echo:
 def _echo(monkeypatch: pytest.MonkeyPatch) -> None:
     Echo.asked = []
     target = Target("step-1 of r", Path("m"), RECIPE)
+    monkeypatch.setattr(sample, "Answerer", Echo)
     for module in (sample, evaluate):
-        monkeypatch.setattr(module, "Answerer", Echo)
         monkeypatch.setattr(module, "found", lambda name, state: target)
 
 

@@ -89,13 +89,12 @@ def test_a_difference_has_its_sign_and_is_that_of_the_second(
     second = [{"step": n, "reward": r} for n, r in enumerate((0.7, 0.9))]
     (row,) = comparison.metrics(first, second)
     assert row.difference is not None and row.difference.interval is not None
-    assert row.first is not None and row.first.interval is not None
-    half = row.first.interval[1] - row.first.value
     low, high = row.difference.interval
     assert row.difference.value == pytest.approx(0.5)
-    assert high - low == pytest.approx(2 * 2**0.5 * half), "both spreads count"
+    # Each mean has a standard error of 0.1; t(0.975) is 4.3027 for Welch's two degrees of freedom.
+    assert high - low == pytest.approx(2 * 4.3027 * 0.02**0.5, rel=1e-4), "both spreads count"
     compare._table("metrics", [row])
-    assert "+0.5 (+" in capsys.readouterr().out
+    assert "+0.5 (-0.108 to +1.11)" in capsys.readouterr().out
 
 
 def test_a_run_is_not_compared_with_itself(state: Path) -> None:

@@ -33,7 +33,7 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 
     written = {"folder": "f", "checkpoint": "step-1", "trees": 3, "kind": "model"}
     monkeypatch.setattr(command, "reading", reading)
-    monkeypatch.setattr(command, "push", push)
+    monkeypatch.setattr(command.hub, "push", push)
     monkeypatch.setattr(command, "_written", lambda *_: written)
     return found
 

@@ -29,7 +29,7 @@ PROGRESS = rs.ReadProgressResponse(
         evaluation("after-greedy", 9, 10, 9.0),
         evaluation("step-5-greedy", 5, 10, 5.0),
         evaluation("before-greedy", 2, 10, 2.0),
-        evaluation("before-sampled", 1, 10, 4.5),
+        evaluation("before-sampled", 1, 10, 1.0),
     ],
     samples=rs.SampleCounts(
         sampled_tokens=1000, path_tokens=1500, unique_tokens=900, leaves=7, unscorable=2
@@ -46,8 +46,20 @@ def test_results_are_in_the_order_of_their_steps_and_graded_ones_are_means() -> 
         "after, greedy",
     ]
     assert table.rows[0][1:] == ("10", "20.0 %", "5.7 – 51.0")
-    assert table.rows[1][1:] == ("10", "0.450", "–")
+    assert table.rows[1][1:] == ("10", "10.0 %", "1.8 – 40.4")
     assert report._measured(rs.ReadProgressResponse(), 8) is None
+
+
+def test_where_one_is_graded_all_are_means() -> None:
+    graded = rs.ReadProgressResponse(
+        evals=[evaluation("before-greedy", 2, 10, 2.0), evaluation("after-greedy", 1, 10, 4.5)]
+    )
+    table = report._measured(graded, 8)
+    assert table is not None
+    assert [row[1:] for row in table.rows] == [("10", "0.200", "–"), ("10", "0.450", "–")]
+    (curve,) = report._accuracy(graded, 8)
+    assert curve.name == "Held-out reward, mean" and not curve.share and not curve.bounds
+    assert list(curve.points) == [(0, 0.2), (8, 0.45)]
 
 
 def test_the_curve_of_accuracy_has_wilsons_intervals() -> None:
@@ -73,7 +85,7 @@ def test_costs_stand_under_their_names() -> None:
     costs = report._costs(PROGRESS, steps)
     samples = PROGRESS.samples
     assert costs["tokens that sharing saved"] == f"{plain_data.saved_tokens(samples):,}"
-    assert costs["sampled and never trained on"] == f"{plain_data.unused_tokens(samples):,}"
+    assert costs["sampled, and on no leaf's path"] == f"{plain_data.unused_tokens(samples):,}"
     assert plain_data.saved_tokens(samples) != plain_data.unused_tokens(samples)
     assert costs["leaves"] == "7, of which 2 could not be scored"
     learner = [costs[f"learner: {part}"] for part in ("prepare", "train", "publish")]

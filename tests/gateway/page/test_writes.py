@@ -105,7 +105,7 @@ async def test_the_files_of_a_run_that_may_go_on_stay(
 
 
 async def test_the_gateways_page_has_the_names_that_were_set(here: Any, tmp_path: Path) -> None:
-    more: Any = {"listen": "", "secret": SECRET, "state": tmp_path}
+    more: Any = {"listen": "", "free": True, "secret": SECRET, "state": tmp_path}
     nobody: Any = object()
     host = PageHost(
         nobody, here.store.channel, here.store.bus, hosts="a.example:80, b.example:443", **more
