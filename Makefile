@@ -124,6 +124,10 @@ cli-page: $(STAMP) ## write docs/cli.md from banyan/cli
 proto-page: $(STAMP) ## write docs/proto.md from proto/banyan/v1
 	$(BIN)/python -m docs.site.proto_page > docs/proto.md.new && mv docs/proto.md.new docs/proto.md
 
+.PHONY: notebook
+notebook: $(STAMP) ## run docs/notebook.ipynb, and write what it prints and draws into it
+	$(BIN)/python -m docs.site.notebook_run docs/notebook.ipynb
+
 .PHONY: docs
 docs: $(STAMP) ## write the documentation as a site into site/; fail on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -135,8 +135,9 @@ class Run:
 
     def evaluations(self) -> tuple[Evaluation, ...]:
         """Return the results on the held-out rows, by step, and by kind where it is the same."""
-        found = self._store.client.progress(self.run_id).evals
-        return tuple(map(Evaluation.of, sorted(found, key=lambda e: run_status.order(e.label))))
+        progress = self._store.client.progress(self.run_id)
+        found = sorted(progress.evals, key=lambda e: run_status.order(e.label))
+        return tuple(Evaluation.of(message, progress.step) for message in found)
 
     def progress(self) -> dict[str, Any]:
         """Return counts of groups, leaves and tokens, as `banyan runs show --json` has them."""

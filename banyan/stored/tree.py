@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from banyan.errors import BanyanError, InvalidInput, NotFound
+from banyan.plugins import Estimator
 from banyan.recipe import Recipe
 from banyan.render import tree_picture, tree_svg, tree_text
 from banyan.stored.plain import name_of, when
@@ -187,14 +188,15 @@ class Tree:
 
     # -- credit --
 
-    def advantages(self, estimator: str = "", **settings: Any) -> list[NodeCredit]:
+    def advantages(self, estimator: str | Estimator = "", **settings: Any) -> list[NodeCredit]:
         """Return the credit of each node that a scored path passes, in depth-first order.
 
         The whole group of the tree is read, since an estimator compares its trees. Nothing is
         trained, and no KL is counted.
 
-        estimator: registered name or module:attribute; empty for the run's own, with its settings
-        settings: of the estimator
+        estimator: registered name or module:attribute; empty for the run's own, with its settings;
+            or an estimator, such as one of `methods.advantages` or of a notebook's cell
+        settings: of an estimator that is named
 
         Raises InvalidInput if the estimator is unknown, or cannot credit this group.
         """
@@ -216,8 +218,20 @@ class Tree:
                 )
         return credited
 
-    def _values(self, estimator: str, settings: Mapping[str, Any]) -> dict[int, float]:
+    def _values(self, estimator: str | Estimator, settings: Mapping[str, Any]) -> dict[int, float]:
         recipe = self._recipe
+        if not isinstance(estimator, str):
+            if settings:
+                raise InvalidInput(
+                    f"settings {', '.join(settings)} belong to an estimator that is named; this one"
+                    f" is made already: {estimator!r:.200}"
+                )
+            if isinstance(estimator, type) or not callable(getattr(estimator, "estimate", None)):
+                raise InvalidInput(
+                    f"{estimator!r:.200} is no estimator: name one, or pass an object with the"
+                    " method `estimate(group)` (docs/plugins.md)"
+                )
+            return node_advantages(self._message, recipe, self._group, estimator)
         if settings and not estimator:
             raise InvalidInput(
                 f"settings {', '.join(settings)} belong to an estimator; name it, as in"
@@ -242,16 +256,23 @@ class Tree:
 
     # -- for people --
 
-    def render(self, *, longest: int | None = 60, colour: bool = False) -> str:
+    def render(
+        self,
+        *,
+        estimator: str | Estimator = "",
+        longest: int | None = 60,
+        colour: bool = False,
+    ) -> str:
         """Return the tree as lines of text: each branch with reward and advantage.
 
+        estimator: as for `advantages`; with one it raises InvalidInput where that does
         longest: last characters of a text that are shown; segments without a fork between them are
             one line then. None for whole texts and a line a segment.
         colour: with the escape sequences of a terminal
         """
         from rich.console import Console
 
-        values, problem = self._values_or_problem()
+        values, problem = self._values_or_problem(estimator)
         drawn = tree_text.render(self._message, values, longest=longest)
         file = io.StringIO()
         console = Console(
@@ -260,6 +281,7 @@ class Tree:
             highlight=False,
             emoji=False,
             force_terminal=colour,
+            force_jupyter=False,  # it would show the text instead of writing it
             color_system="standard" if colour else None,
         )
         console.print(drawn)
@@ -268,14 +290,17 @@ class Tree:
         text = file.getvalue()
         return text if colour else printable(text)
 
-    def svg(self) -> str:
+    def svg(self, *, estimator: str | Estimator = "") -> str:
         """Return the tree as an SVG picture: a box a branch, coloured by its advantage.
+
+        estimator: as for `advantages`; with one it raises InvalidInput where that does
 
         Raises InvalidInput for a tree of more than 256 leaves.
         """
-        values, _ = self._values_or_problem()
+        values, _ = self._values_or_problem(estimator)
         lines = tree_picture.lines(self.view, values)
-        return tree_svg.drawn(lines, f"Tree {self.tree_id[:16]} of {self.run_id}")
+        credit = f", credit by {_name(estimator)}" if estimator else ""
+        return tree_svg.drawn(lines, f"Tree {self.tree_id[:16]} of {self.run_id}{credit}")
 
     def _repr_html_(self) -> str:
         """Return the picture for a notebook, or the text where the tree is too large for one."""
@@ -284,9 +309,15 @@ class Tree:
         except InvalidInput:
             return f"<pre>{escape(self.render())}</pre>"
 
-    def _values_or_problem(self) -> tuple[dict[int, float], str]:
-        """Return the advantages of the run's estimator, or none and the reason."""
+    def _values_or_problem(self, estimator: str | Estimator) -> tuple[dict[int, float], str]:
+        """Return the advantages of an estimator; of the run's own or none, and the reason."""
+        if estimator:
+            return self._values(estimator, {}), ""
         try:
             return self._values("", {}), ""
         except BanyanError as error:
             return {}, str(error)
+
+
+def _name(estimator: str | Estimator) -> str:
+    return estimator if isinstance(estimator, str) else type(estimator).__name__

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from banyan import registry
 from banyan.credit.estimate import ScoredTree, estimate
 from banyan.digest import tree_id
+from banyan.plugins import Estimator
 from banyan.recipe import Recipe
 from banyan.v1 import tree_pb2
 from banyan.view import TreeView
@@ -35,17 +36,20 @@ def group_ids(spec: tree_pb2.TreeSpec) -> list[bytes]:
 
 
 def node_advantages(
-    tree: tree_pb2.Tree, recipe: Recipe, group: Sequence[tree_pb2.Tree]
+    tree: tree_pb2.Tree,
+    recipe: Recipe,
+    group: Sequence[tree_pb2.Tree],
+    estimator: Estimator | None = None,
 ) -> dict[int, float]:
     """Return the mean advantage of the scored paths through each node.
 
-    The recipe's estimator runs on the tree's whole group, on rewards as scored, without any KL.
-    Raise InvalidInput if it fails or returns something unusable.
+    The estimator runs on the tree's whole group, on rewards as scored, without any KL; without one
+    it is the recipe's. Raise InvalidInput if it fails or returns something unusable.
     """
     members = compared(tree, group)
     mine = next(i for i, member in enumerate(members) if member.spec.tree_id == tree.spec.tree_id)
     return advantages_of(
-        tree.spec.group_id, [scored_tree(member) for member in members], mine, recipe
+        tree.spec.group_id, [scored_tree(member) for member in members], mine, recipe, estimator
     )
 
 
@@ -60,16 +64,20 @@ def compared(tree: tree_pb2.Tree, group: Sequence[tree_pb2.Tree]) -> list[tree_p
 
 
 def advantages_of(
-    group_id: str, scored: Sequence[ScoredTree], mine: int, recipe: Recipe
+    group_id: str,
+    scored: Sequence[ScoredTree],
+    mine: int,
+    recipe: Recipe,
+    estimator: Estimator | None = None,
 ) -> dict[int, float]:
     """Return what `node_advantages` does for one of a group's trees.
 
     scored: the group in order of index
     mine: position of the tree among them
     """
-    estimator = registry.build(
-        "optimise", recipe.optimise.advantage, recipe.optimise.advantage_settings
-    )
+    if estimator is None:
+        optimise = recipe.optimise
+        estimator = registry.build("optimise", optimise.advantage, optimise.advantage_settings)
     credited = estimate(group_id, scored, estimator, lambda _tree, _leaf: False)
     result, view = credited.advantages, credited.group.trees[mine]
     sums: dict[int, list[float]] = {}

@@ -1,5 +1,6 @@
 """Hooks of the site's builder (mkdocs.yml): pages out of files outside docs, and the navigation."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from docs.site import links
+from docs.site import links, notebook_page
 
 # Documents that stand in the navigation once they are written.
 _LATER = ("clients.md", "http.md", "notebook.md", "page.md")
@@ -22,7 +23,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file outside docs that a document names, or that such a page names."""
+    """Add pages of notebooks, and of files outside docs that a document or such a page names."""
+    for notebook in [f for f in files if f.src_uri.endswith(links.NOTEBOOK)]:
+        _add_notebook(notebook, files, config)
     documents = [f for f in files if f.src_uri.endswith(".md")]
     waiting = [(links.DOCS + f.src_uri, f.content_string) for f in documents]
     known = {origin for origin, _ in waiting}
@@ -38,6 +41,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if (readme := _document(path)) is not None:
                 waiting.append((readme, content))
     return files
+
+
+def _add_notebook(notebook: File, files: Files, config: MkDocsConfig) -> None:
+    """Add the page of a notebook, and its pictures, beside the notebook itself."""
+    name = notebook.src_uri.removesuffix(links.NOTEBOOK)
+    made = notebook_page.page(json.loads(notebook.content_string), name.rpartition("/")[2])
+    files.append(File.generated(config, f"{name}.md", content=made.markdown))
+    folder = f"{name.rpartition('/')[0]}/" if "/" in name else ""
+    for picture, text in made.pictures.items():
+        files.append(File.generated(config, f"{folder}{picture}", content=text))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -76,4 +89,6 @@ def _completed(entry: Any, docs: Path) -> Any:
 
 def _is_there(entry: Any, docs: Path) -> bool:
     name = next(iter(entry.values())) if isinstance(entry, dict) else entry
-    return name not in _LATER or (docs / name).exists()
+    return name not in _LATER or any(
+        (docs / name).with_suffix(kind).exists() for kind in (".md", links.NOTEBOOK)
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs/"
 SOURCE = "source/"
+NOTEBOOK = ".ipynb"  # whose page the site shows; the file lies beside it
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -27,6 +28,8 @@ def page_of(path: str) -> str:
     """
     if path.startswith(DOCS):
         own = path.removeprefix(DOCS)
+        if path.endswith(NOTEBOOK):
+            return f"{own.removesuffix(NOTEBOOK)}.md"
         return f"{own}/README.md" if (ROOT / path).is_dir() else own
     if (ROOT / path).is_dir():
         return f"{SOURCE}{path}/README.md"

@@ -1,9 +1,11 @@
 """`banyan.open` on the folder of an earlier run: typed, frozen objects, read when needed."""
 
+import builtins
 import dataclasses
 import datetime
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,13 @@ import numpy as np
 import pytest
 
 import banyan
+from banyan.cli.render import console
 from banyan.errors import InvalidInput, NotFound
+from banyan.plugins import Advantages, GroupTrees
 from banyan.stored import pages
+from banyan.v1 import runstore_service_pb2 as rs
+from methods.advantages.grpo import Grpo
+from methods.advantages.rloo import Rloo
 from tests.cli.command import banyan as command
 
 RUN = "before-1c424680"
@@ -82,6 +89,24 @@ def test_trees_come_in_pages_and_none_twice(
     assert next(found).tree_id == whole[0] and asked == [7]
     assert [whole[0], *(tree.tree_id for tree in found)] == whole and len(set(whole)) == 32
     assert asked == [7] * 5
+
+
+def test_evaluations_are_in_order_of_what_they_measure(
+    store: banyan.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = ["after-greedy", "before-greedy", "odd", "step-10-greedy", "step-9-greedy"]
+    known = rs.ReadProgressResponse(
+        step=12, evals=[rs.EvalProgress(label=label, groups=4) for label in labels]
+    )
+    monkeypatch.setattr(type(store.client), "progress", lambda *_: known)
+    found = [(e.label, e.step) for e in store.run().evaluations()]
+    assert found == [
+        ("before-greedy", 0),
+        ("step-9-greedy", 9),
+        ("step-10-greedy", 10),
+        ("after-greedy", 12),
+        ("odd", None),
+    ]
 
 
 def test_trees_are_chosen_by_purpose_state_and_label(store: banyan.Store) -> None:
@@ -171,6 +196,42 @@ def test_advantages_of_another_estimator(store: banyan.Store) -> None:
         tree.advantages(whiten=True)
 
 
+class Firstborn:
+    """An estimator as a notebook's cell may hold one: the first leaf of a tree gets it all."""
+
+    def estimate(self, group: GroupTrees) -> Advantages:
+        values = [np.zeros(len(tree.rewards_L)) for tree in group.trees]
+        for value in values:
+            value[0] = 7.0
+        return Advantages(leaf_G_L=tuple(values))
+
+
+def test_an_estimator_may_be_an_object(store: banyan.Store) -> None:
+    tree = store.tree(TREE)
+    rows = (("rloo", Rloo()), ("dr-grpo", Grpo(scale="none")))
+    for name, made in rows:
+        assert tree.advantages(made) == tree.advantages(name) != tree.advantages()
+    first, *others = (c.advantage for c in tree.advantages(Firstborn()) if c.node > 0)
+    assert first == 7.0 and others and set(others) == {0.0}
+    with pytest.raises(InvalidInput, match="settings scale belong to an estimator that is named"):
+        tree.advantages(Grpo(), scale="none")
+    for wrong in (Grpo, object(), 7):
+        with pytest.raises(InvalidInput, match=r"is no estimator: .* the method `estimate"):
+            tree.advantages(wrong)  # type: ignore[arg-type]
+
+
+def test_text_and_picture_may_show_the_credit_of_another_estimator(store: banyan.Store) -> None:
+    tree = store.tree(TREE)
+    assert "advantage +0.750" in tree.render(estimator="dr-grpo") != tree.render()
+    assert tree.render(estimator=Grpo(scale="none")) == tree.render(estimator="dr-grpo")
+    picture = tree.svg(estimator=Grpo(scale="none"))
+    assert "credit by Grpo" in picture and "A +0.75" in picture
+    assert "credit by" not in tree.svg()
+    for draw in (tree.render, tree.svg):
+        with pytest.raises(InvalidInput, match="no-such"):  # the run's own would be left out
+            draw(estimator="no-such")
+
+
 def test_a_tree_renders_as_the_command_shows_it(store: banyan.Store, state: Path) -> None:
     tree = store.tree(TREE)
     shown = command("trees", "show", TREE, "--state", state).stdout
@@ -181,6 +242,21 @@ def test_a_tree_renders_as_the_command_shows_it(store: banyan.Store, state: Path
 def test_a_notebook_gets_a_picture(store: banyan.Store) -> None:
     html = store.tree(TREE)._repr_html_()
     assert html.startswith('<div style="overflow-x: auto"><svg') and "<script" not in html
+
+
+def test_in_a_kernel_a_text_is_returned_and_lines_are_lines(
+    store: banyan.Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel of Jupyter is known by its shell, and asks programs for colours."""
+    text = store.tree(TREE).render()
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert store.tree(TREE).render() == text
+    out = console._console(stderr=False)
+    out.print("[bold]a line[/bold]")
+    assert not out.is_terminal and capsys.readouterr().out == "a line\n"
 
 
 def test_hostile_text_stays_text_in_a_notebook(store: banyan.Store) -> None:

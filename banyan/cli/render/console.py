@@ -38,8 +38,16 @@ class _PrintableConsole(Console):
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     terminal = stream is not None and stream.isatty()
+    # In a kernel of Jupyter rich would make HTML of each line; and the kernel sets FORCE_COLOR, by
+    # which rich believes in a terminal: moves of its cursor would be part of the notebook.
+    kernel = "ipykernel" in sys.modules
     return _PrintableConsole(
-        stderr=stderr, highlight=False, emoji=False, width=None if terminal else _WIDE
+        stderr=stderr,
+        highlight=False,
+        emoji=False,
+        width=None if terminal else _WIDE,
+        force_jupyter=False,
+        force_terminal=False if kernel else None,
     )
 
 
