@@ -100,6 +100,18 @@ def test_a_limit_is_bounded(number: int) -> None:
             NUMBER.read(str(number))
 
 
+def test_the_bounds_themselves_are_within() -> None:
+    assert [NUMBER.read(raw) for raw in ("1", "500")] == [1, 500]
+    assert [len(DIGITS.read("a" * n)) for n in (8, 64)] == [4, 32]
+    assert TEXT.read("x" * MOST_ID) == "x" * MOST_ID
+
+
+@pytest.mark.parametrize("raw", ["", "a\0b", "\ud800", "x" * (MOST_ID + 1)])
+def test_a_text_that_no_database_takes_is_refused(raw: str) -> None:
+    with pytest.raises(InvalidInput, match="1 to 200 characters are allowed"):
+        TEXT.read(raw)
+
+
 @pytest.mark.parametrize("raw", ["१", "²", "1e2", "+1", " 1", "1_0", "0x1", "", "9" * 400])
 def test_only_plain_digits_are_a_number(raw: str) -> None:
     with pytest.raises(InvalidInput):
