@@ -1,10 +1,13 @@
 """Documents that come in parts, or with a note: long metrics, open and large groups."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis.rpc import rpc
 from services.gateway.page import tree_reads
 from services.gateway.page.api import runs
 from services.gateway.page.reads import Reads
@@ -73,3 +76,21 @@ async def test_of_a_large_group_no_advantages_are_computed(
 async def test_no_ids_are_no_trees(here: Any) -> None:
     await here.store.grow(here.store.forge.spec())
     assert await Reads(here.store.channel).trees([]) == []
+
+
+async def test_a_diagnosis_counts_the_missing_scores_of_its_own_run(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = here.store.forge.run()
+    run.run_id, run.recipe_json = (
+        "same-1",
+        json.dumps(json.loads(run.recipe_json) | {"deterministic": True}),
+    )
+    put = rs.PutRunRequest(run=run, request_id="same", gateway_epoch=1)
+    await rpc.call(here.store.runs.PutRun, put)
+
+    async def stats(reads: Reads, run_id: str = "") -> dict[str, int]:
+        return {} if run_id == "same-1" else {"unrepeatable": 7}
+
+    monkeypatch.setattr(Reads, "stats", stats)
+    assert (await here.get("/api/runs/same-1/doctor"))["findings"] == []
