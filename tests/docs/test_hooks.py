@@ -37,6 +37,9 @@ def test_a_page_that_is_not_written_yet_has_no_place(docs: Path) -> None:
     assert completed(["a.md", "clients.md"], docs) == ["a.md"]
     (docs / "clients.md").touch()
     assert completed(["a.md", "clients.md"], docs) == ["a.md", "clients.md"]
+    assert completed(["notebook.md"], docs) == []
+    (docs / "notebook.ipynb").touch()
+    assert completed(["notebook.md"], docs) == ["notebook.md"]
 
 
 def test_another_page_that_is_missing_stays_for_the_builder_to_name(docs: Path) -> None:

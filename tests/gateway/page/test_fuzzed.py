@@ -22,10 +22,11 @@ from tests.gateway.page.whole_site import LETTERS, WholeSite, whole_site
 DEADLINE_S = 240
 REPORT = "report.json"
 CONFIG = """
-# Not found, refused by the run's state, and a store that is asked too much, are answers to right
-# values; a 400 is none.
+# No such thing, and a run whose state forbids it, are answers to right values; a 400 is none.
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "404", "409"]
+[checks.negative_data_rejection]
+expected-statuses = ["400", "401", "404", "405", "409", "413", "414"]
 """
 
 
@@ -53,7 +54,7 @@ async def fuzzed(folder: Path, address: str) -> tuple[str, int]:
     """Run schemathesis in a process of its own; return its words and its exit status."""
     command = (
         f"-m schemathesis.cli --config-file schemathesis.toml run openapi.json"
-        f" --url http://{address} --phases coverage,fuzzing --max-examples 5 --workers 1"
+        f" --url http://{address} --phases coverage,fuzzing --max-examples 10 --workers 1"
         " --seed 1 --generation-deterministic --no-color"
         f" --continue-on-failure --request-timeout 2 --warnings off --report-json-path {REPORT}"
     )
