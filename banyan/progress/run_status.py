@@ -59,11 +59,10 @@ def moment(label: str, steps: int) -> int | None:
 def order(label: str) -> tuple[int, int, str]:
     """Return the key by which evaluations are sorted: before, the steps, after; then the kind.
 
-    The store has them in the order of their labels.
+    The store has them in the order of their labels. Labels of another form come last.
     """
-    when = label.rsplit("-", 1)[0]
-    step = moment(label, 0) or 0
-    return {"before": 0, "after": 2}.get(when, 1), step, label
+    when, step = label.rsplit("-", 1)[0], moment(label, 0)
+    return {"before": 0, "after": 2}.get(when, 3 if step is None else 1), step or 0, label
 
 
 def newest_step(recipe: Recipe, news: gw.WatchRunResponse) -> int:

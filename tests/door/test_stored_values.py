@@ -16,10 +16,15 @@ def test_an_evaluation_counts_answers_apart_from_rows() -> None:
     message = rs.EvalProgress(
         label="step-2-greedy", groups=9, done=8, scored=6, unscorable=2, correct=3, reward_sum=4.5
     )
-    found = Evaluation.of(message)
+    found = Evaluation.of(message, 4)
     assert (found.rows, found.done, found.answers, found.unscorable) == (9, 8, 6, 2)
-    assert found.accuracy == 0.5 and found.mean_reward == 0.75 and found.interval is not None
-    none = Evaluation.of(rs.EvalProgress(label="before-greedy", groups=9))
+    assert (
+        found.step == 2
+        and found.accuracy == 0.5
+        and found.mean_reward == 0.75
+        and found.interval is not None
+    )
+    none = Evaluation.of(rs.EvalProgress(label="before-greedy", groups=9), 4)
     assert (none.accuracy, none.interval, none.mean_reward) == (None, None, None)
 
 
