@@ -33,7 +33,8 @@ def locked(path: Path) -> bool:
     """Return True if a system runs on the folder."""
     try:
         with open(path / LOCK) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: another one who asks at the same moment is no system.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
         return True

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -27,6 +28,7 @@ _OURS = {
     private_files.JAIL_PROOFS,
     "python",  # rows and code that banyan.train was given
 }
+_ASKED_S = 0.3  # for commands that only ask whether a system runs
 LEAST_FREE = 64 << 20  # bytes for the log and an empty store
 
 
@@ -76,9 +78,7 @@ class StateFolder:
         """Lock the folder for this process. Raise Refused with the holder's process id."""
         # Held for the life of the process.
         handle = open(self.path / state_folder.LOCK, "a+")  # noqa: SIM115
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(handle):
             handle.seek(0)
             holder = handle.read().strip() or "another process"
             handle.close()
@@ -86,7 +86,7 @@ class StateFolder:
                 f"{self.path} is in use by process {holder};"
                 " stop it, or use --state with another folder",
                 "LOCKED",
-            ) from None
+            )
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
@@ -150,6 +150,19 @@ class StateFolder:
     def log(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.path / "logs" / f"{name}.log"
+
+
+def _taken(handle: IO[str]) -> bool:
+    """Lock a file if no system has it; commands that ask whether one has hold it for a moment."""
+    end = time.monotonic() + _ASKED_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+        time.sleep(0.01)
 
 
 def _check_link(path: Path) -> None:

@@ -1,9 +1,12 @@
 """`banyan eval` and `sample`: what they refuse before a model is loaded."""
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
+from banyan.cli.checkpoint import sample
 from tests.cli.command import banyan
 from tests.cli.folders import whole_model
 from tests.cli.refusals import refused
@@ -40,3 +43,9 @@ def test_several_likeliest_answers_are_one(tmp_path: Path) -> None:
     wanted = ("--prompt", "x", "-n", "2", "--temperature", "0")
     refused(banyan("sample", model, *wanted), "--temperature 0 has one answer")
     refused(banyan("sample", model), "give a prompt with --prompt")
+
+
+def test_a_line_that_is_no_utf_8_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b" hi \xff\n\n"), encoding="utf-8", errors="strict")
+    monkeypatch.setattr(sys, "stdin", given)
+    assert [sample._asked(), sample._asked(), sample._asked()] == ["hi \ufffd", "", ""]

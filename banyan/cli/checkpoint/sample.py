@@ -111,10 +111,10 @@ def _messages(text: str, system: str) -> list[dict[str, str]]:
 
 
 def _asked() -> str:
-    """Return the next line; empty at the end."""
+    """Return the next line; empty at the end. Bytes that are no UTF-8 become U+FFFD."""
     if sys.stdin.isatty():
         err.print("> ", end="")
-    return sys.stdin.readline().strip()
+    return sys.stdin.buffer.readline().decode(errors="replace").strip()
 
 
 def _read(file: Path) -> str:
