@@ -96,6 +96,7 @@ async def test_a_large_answer_that_nobody_takes_is_cut(
         unread = opened(address, f"GET /a HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
         with unread:
             await eventually(lambda: over == ["/a"], what="the writer gave up")
+        monkeypatch.setattr(sender, "WRITE_S", 30.0)
         async with httpx.AsyncClient(base_url=f"http://{address}") as client:
             assert len((await client.get("/b")).content) == LARGE
 
