@@ -136,6 +136,9 @@ async def test_advantages_are_those_of_the_estimator_on_the_whole_group(here: An
     assert found == pytest.approx(by_place) and len(found) == 6
     steps = [n["policy_step"] for n in document["nodes"]]
     assert steps == [None] + [0] * 6, "no policy made the prompt"
+    reasons = [n["why"] for n in document["nodes"]]
+    assert reasons[0] is None
+    assert all(why.startswith("one of 2 continuations after token ") for why in reasons[1:])
     values = [n["value"] for n in document["nodes"]]
     assert values == pytest.approx([n.value for n in view.nodes])
     assert document["nodes"][1]["entropy"] == 0.5 and document["nodes"][1]["logprob"] == -1.0
