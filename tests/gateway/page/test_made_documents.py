@@ -69,6 +69,12 @@ def whole_tree() -> tuple[tree_pb2.Tree, list[Any]]:
     return tree, leaves
 
 
+def test_a_tree_without_a_sampled_token_has_no_policy_step_yet() -> None:
+    assert trees.summary(ts.TreeSummary(segments=1))["policy_step"] is None
+    of_the_first = trees.summary(ts.TreeSummary(segments=2, sampled_tokens=9))
+    assert of_the_first["policy_step"] == 0
+
+
 def test_a_later_score_is_marked_as_such() -> None:
     tree, leaves = whole_tree()
     found = segments.segment(tree, leaves[0].id, (), None)["scores"]
@@ -120,6 +126,8 @@ def test_a_diagnosis_says_how_urgent_what_is_and_when_it_is_too_early() -> None:
     severity = {finding["rule"]: finding["severity"] for finding in found["findings"]}
     assert severity["nothing-applied"] == "error" == severity["batch-set-aside"]
     assert "warning" in severity.values(), severity
+    order = [finding["severity"] for finding in found["findings"]]
+    assert order == sorted(order), order  # "error" before "warning", the last rule's included
     words = [f["sentence"] for f in found["findings"] if f["rule"] == "batch-set-aside"]
     assert words == ["batch 7 is set aside: its loss is not finite"]
 

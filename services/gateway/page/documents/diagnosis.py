@@ -61,6 +61,7 @@ def document(
     deterministic = bool(recipe_json(answer.run).get("deterministic"))
     if unlike := not_deterministic(deterministic, stats):
         findings.append(_plain("not-deterministic", "warning", unlike))
+    findings.sort(key=lambda found: found["severity"] != "error")  # else in the order of the rules
     few = len(known.steps) < LEAST
     return {
         "findings": findings,

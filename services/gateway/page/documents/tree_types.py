@@ -34,7 +34,7 @@ _TREE_SUMMARY = members(
         "reason": nullable(text()),
         "purpose": text(words=_PURPOSES),
         "label": nullable(text()),
-        "policy_step": count(),
+        "policy_step": nullable(count("null before its first sampled segment")),
         "leaves": count(),
         "segments": count(),
         "sampled_tokens": count(),

@@ -37,7 +37,7 @@ def summary(message: ts.TreeSummary) -> dict[str, Any]:
         "reason": message.reason or None,
         "purpose": purpose_name(message.purpose),
         "label": message.label or None,
-        "policy_step": message.policy_step,
+        "policy_step": message.policy_step if message.sampled_tokens else None,
         "leaves": message.leaves,
         "segments": message.segments,
         "sampled_tokens": message.sampled_tokens,
