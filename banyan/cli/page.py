@@ -5,6 +5,9 @@ import os
 import signal
 import sys
 import threading
+import urllib.error
+import urllib.request
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from services.supervisor.state import StateFolder
 
 _OPENING_S = 3.0
+_ANSWER_S = 3.0
 
 
 def page(
@@ -44,7 +48,9 @@ def page(
     if folder.locked():
         with reading(state) as client:
             path = _path(client, run_id)
-        _show(f"http://{folder.address('page')}{path}", no_open)
+        address = f"http://{folder.address('page')}"
+        err.print(f"the page of the system that runs here; {_reading(address)}", soft_wrap=True)
+        _show(f"{address}{path}", no_open)
         return
     with read_only(state) as (address, secret):
         with Client(address, secret=secret) as client:
@@ -55,6 +61,19 @@ def page(
 def _path(client: Client, run_id: str) -> str:
     """Return the path of the page that shows a run, or all. Raises NotFound."""
     return f"/runs/{quote(client.run(run_id).run_id, safe='')}" if run_id else "/"
+
+
+def _reading(address: str) -> str:
+    """Return what reading a running page on this machine needs, as the page itself says."""
+    try:
+        with urllib.request.urlopen(f"{address}/api/runs?limit=1", timeout=_ANSWER_S):
+            return "reading it on this machine needs no token"
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            return "reading it needs the token, which is in the file secret of the state folder"
+        return f"it answers with status {error.code}: see the gateway's log"
+    except OSError as error:
+        return f"it does not answer yet ({error}): see `banyan ps`"
 
 
 async def _serve(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from banyan.cli.observe import programs
+from banyan.cli.observe.tool import Tool
 from services.chassis.process.private_files import folder
 from tests.cli.command import banyan
 from tests.observability.observing import observing
@@ -58,6 +59,15 @@ def test_what_is_missing_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
     assert "apt install prometheus" in done.stdout
     assert "uv tool install arize-phoenix" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("there", "path"), [("", ""), ("/classic", "/classic"), ("/new", "")])
+def test_the_pages_of_a_prometheus_are_where_it_answers(
+    there: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = Tool("Prometheus", "http://127.0.0.1:9", Path("log"), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(Tool, "answers", lambda self, page: page == f"{there}/alerts")
+    assert programs.pages(tool) == path
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -109,6 +119,10 @@ async def test_prometheus_dies_with_a_killed_command_and_is_missed_if_it_ends(
     async with observing(tmp_path) as seen:
         address = seen.address("metrics")
         assert Metrics(address).query("vector(1)")
+        for page in ("alerts", "targets", "reward"):
+            where = seen.lines[page].split()[0]
+            with urllib.request.urlopen(where, timeout=5) as answer:
+                assert answer.status == 200, where
         assert (tmp_path / "observe").stat().st_mode & 0o077 == 0
         await seen.end(signal.SIGKILL)
     await eventually(lambda: not answers(address), 15.0)

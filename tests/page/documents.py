@@ -1,5 +1,6 @@
 """Documents of the HTTP API as the page gets them: plain, large, growing and hostile ones."""
 
+import datetime
 import math
 import random
 from collections.abc import Iterator
@@ -35,6 +36,11 @@ WHYS = (
     "One of the 8 rollouts asked for",
     "Forked at the first token of a line",
 )
+
+
+def now() -> str:
+    """Return the time of this moment, as the API writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def node(i: int, parent: int, kind: str, text: str, **more: Any) -> Document:

@@ -31,6 +31,8 @@ class Gateway:
         self.streams = 0
         self.letters = 2
         self.empty = False
+        self.graded: set[str] = set()  # runs whose rewards lie between right and wrong
+        self.silent: set[str] = set()  # runs that have made no step for long
         self.sessions = 0
         self.locked = False  # as on an address that is not loopback
         self.changed = threading.Condition()
@@ -175,6 +177,21 @@ class Gateway:
             "facts": "The trees share 86 % of their tokens, 4,560 of 5,284 a step.",
         }
 
+    def evaluations(self, name: str) -> list[docs.Document]:
+        """Return the results of a run."""
+        found = docs.evaluations(self.steps[name])
+        return [one | {"mean_reward": 0.625} for one in found] if name in self.graded else found
+
+    def health(self, name: str) -> docs.Document:
+        """Return the pace and the most urgent finding; a run that is well has none."""
+        found = self.doctor(name)["findings"] if name in (RUN, HOSTILE) else []
+        return {
+            "step_seconds": 7.25 if name == RUN else 83.0,
+            "newest_step": docs.STARTED if name in self.silent else docs.now(),
+            "finding": found[0] if found else None,
+            "findings": 3 * len(found),
+        }
+
     def read(self, path: str, query: dict[str, str]) -> docs.Document | None:
         """Return the document at a path; None without one."""
         parts = path.strip("/").split("/")[1:]
@@ -194,10 +211,12 @@ class Gateway:
                 return {
                     "more": more,
                     "steps": found,
-                    "evaluations": docs.evaluations(self.steps[name]),
+                    "evaluations": self.evaluations(name),
                 }
             case ["runs", name, "doctor"] if name in self.steps:
                 return self.doctor(name)
+            case ["runs", name, "health"] if name in self.steps:
+                return self.health(name)
             case ["runs", name, "trees"] if name in self.steps:
                 return {"trees": [], "next": None} if self.empty else self.page_of_trees(query)
             case ["trees", name]:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page import documents as docs
 from tests.page.fake import TOKEN, Fake
 from tests.page.state import LIVE, RUN
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Page]
+LAST_REWARD = f"{[*docs.steps(40, len(RUN))][-1]['reward']:.3f}"
 
 
 def test_runs_show_state_steps_and_reward(view: Open, shot: Callable[..., None]) -> None:
@@ -18,8 +20,27 @@ def test_runs_show_state_steps_and_reward(view: Open, shot: Callable[..., None])
     row = page.get_by_role("row").filter(has_text=RUN)
     expect(row).to_contain_text("succeeded")
     expect(row).to_contain_text("40 / 40")
-    expect(row.locator(".reward .figure")).to_have_text("0.962")
+    expect(row.locator(".reward .figure")).to_have_text(LAST_REWARD)
     shot(page, "runs")
+
+
+def test_runs_show_their_pace_and_what_is_wrong_with_them(view: Open, fake: Fake) -> None:
+    fake.gateway.silent.add(LIVE)
+    page = view("/runs")
+    row = page.get_by_role("row").filter(has_text=RUN)
+    expect(row).to_contain_text("7.3 s a step")
+    expect(page.get_by_role("row").filter(has_text=LIVE)).to_contain_text("last step")
+    other = page.get_by_role("row").filter(has_text="second-55667788")
+    expect(other).to_contain_text("1 min 23 s a step")
+    expect(other.locator(".badge")).to_have_count(0)
+    badge = row.get_by_role("link", name="Doctor's warning: Reward fell from 0.86 to 0.41")
+    expect(badge).to_have_text("dead-groups +2")
+    asked = [path for path in fake.gateway.requests if path.endswith("/health")]
+    page.wait_for_timeout(7000)  # the list is read twice
+    again = [path for path in fake.gateway.requests if path.endswith("/health")]
+    assert len(again) - len(asked) <= 1 and len(set(again)) == 4
+    badge.click()
+    expect(page.get_by_text("Reward fell from 0.86 to 0.41 at step 23.")).to_be_in_viewport()
 
 
 def test_chosen_runs_are_compared_on_one_chart(view: Open, shot: Callable[..., None]) -> None:
@@ -57,8 +78,28 @@ def test_a_run_shows_curves_doctor_trees_members_and_recipe(
     page.get_by_text("Configuration, as resolved").click()
     expect(page.locator("details pre")).to_contain_text("learning_rate: 0.0003")
     page.get_by_label("Metric").select_option("score/number")
-    expect(page.locator(".chart").last).to_contain_text("0.962")
+    expect(page.locator(".chart").last).to_contain_text(LAST_REWARD.rstrip("0"))
     shot(page, "run")
+
+
+def test_a_held_out_result_says_its_step_and_what_it_measures(view: Open, fake: Fake) -> None:
+    page = view(f"/runs/{LIVE}")
+    tile = page.locator(".figures div").filter(has_text="Held-out accuracy")
+    expect(tile).to_contain_text("46.0 %")
+    expect(tile).to_contain_text("of step 0")
+    fake.gateway.graded.add(LIVE)
+    page.reload()
+    tile = page.locator(".figures div").filter(has_text="Held-out reward")
+    expect(tile).to_contain_text("0.625")
+    expect(tile).not_to_contain_text("%")
+    chart = page.locator(".chart").filter(has=page.get_by_role("heading", name="Held-out reward"))
+    expect(chart.locator(".readout")).to_have_text("step 00.625")
+    expect(page.get_by_text("Held-out accuracy")).to_have_count(0)
+    page.goto(f"{fake.address}/compare?runs={LIVE},{RUN}")
+    expect(page.get_by_role("columnheader", name="Held-out result")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text=LIVE)).to_contain_text(
+        "0.625mean rewardof step 0"
+    )
 
 
 def test_nodes_of_a_run_that_is_over_have_left_and_raise_no_alarm(view: Open) -> None:

@@ -50,7 +50,7 @@ def test_series_are_in_order_and_evaluations_have_their_bounds(view: Open) -> No
         view("/runs"),
         """const metrics = new Metrics();
            metrics.add({ steps: given.steps, evaluations: given.evaluations });
-           const { data, last, kind } = metrics.accuracy();
+           const { data, last, kind } = metrics.heldOut();
            return [metrics.series("reward", savedShare), data, last.label, kind,
                    [3, 4].map((step) => metrics.missing([{ step }]))];""",
         {"steps": steps, "evaluations": docs.evaluations(40)},
@@ -63,9 +63,26 @@ def test_series_are_in_order_and_evaluations_have_their_bounds(view: Open) -> No
     assert (last, kind, missing) == ("step-20-greedy", "greedy", [False, True])
 
 
-def test_the_trees_of_a_step_are_of_the_policy_before_it(view: Open) -> None:
+def test_graded_rewards_are_no_accuracy_and_an_older_result_has_its_step(view: Open) -> None:
+    evaluations = docs.evaluations(19)
+    found = run(
+        view("/runs"),
+        """return [given, given.map((one) => ({ ...one, mean_reward: 0.7 }))].map((evaluations) => {
+             const metrics = new Metrics();
+             metrics.add({ steps: [{ step: 1 }, { step: 19 }], evaluations });
+             const { name, value, step, data } = metrics.heldOut();
+             return [name, value, step, data.slice(2)];
+           });""",
+        evaluations,
+    )
+    low, high = evaluations[0]["wilson_95"]
+    assert found[0] == ["Held-out accuracy", 0.46, 0, [[low], [high]]]
+    assert found[1] == ["Held-out reward", 0.7, 0, [[None], [None]]]
+
+
+def test_the_trees_of_a_step_are_those_that_it_trained_on(view: Open) -> None:
     paths = run(view("/runs"), "return [0, 1, 8].map((step) => treesOfStep('a b', step));")
-    assert paths == [f"/runs/a%20b/trees?policy_step={n}" for n in (0, 0, 7)]
+    assert paths == [f"/runs/a%20b/trees?step={n}" for n in (0, 1, 8)]
 
 
 def test_a_part_without_a_text_of_its_own_says_so(view: Open) -> None:

@@ -61,7 +61,9 @@ def _start_metrics(
     running = programs.prometheus(binary, state, port or free_port(), every_s)
     tool = stack.enter_context(running)
     _line("metrics", f"{tool.address}  Prometheus, which reads all processes every {every_s:g} s")
-    _line("alerts", f"{tool.address}/alerts")
+    pages = f"{tool.address}{programs.pages(tool)}"
+    _line("alerts", f"{pages}/alerts")
+    _line("targets", f"{pages}/targets  the processes, and why one cannot be read")
     _line("reward", f"{tool.address}/graph?g0.expr={quote(_REWARD)}&g0.tab=0&g0.range_input=1h")
     return tool
 

@@ -91,6 +91,15 @@ def prometheus(binary: str, state: Path, port: int, every_s: float) -> Iterator[
             yield tool
 
 
+def pages(tool: Tool) -> str:
+    """Return the path below which a running Prometheus has its pages of alerts and targets.
+
+    Debian's has no React, and its pages are those of before, at `/classic`. What has neither is
+    given the usual path, which is empty.
+    """
+    return next((path for path in ("", "/classic") if tool.answers(f"{path}/alerts")), "")
+
+
 @contextlib.contextmanager
 def phoenix(binary: str, state: Path, port: int, receiver_port: int) -> Iterator[Viewer]:
     """Run Arize Phoenix, a viewer of traces. Raise InvalidInput if it ends at once."""

@@ -55,6 +55,14 @@ class Tool:
             f"{self.name} did not answer within {deadline_s:.0f} s: see {self.log}"
         )
 
+    def answers(self, path: str) -> bool:
+        """Return whether it has something at a path; redirects are followed."""
+        try:
+            with urllib.request.urlopen(f"{self.address}{path}", timeout=5):
+                return True
+        except OSError:  # an answer that is an error is one, too
+            return False
+
     def _last_words(self) -> str:
         text = self.log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip()
         return text.splitlines()[-1] if text else "it says nothing"

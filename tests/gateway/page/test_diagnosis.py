@@ -36,6 +36,9 @@ async def test_it_is_made_once_a_step(here: Any, monkeypatch: pytest.MonkeyPatch
     found = await here.get(path)
     assert found["findings"][0]["rule"] == "nothing-applied" and made == 2
     assert await here.get(path) == found and made == 2
+    health = await here.get(path.replace("doctor", "health"))
+    assert health["finding"] == found["findings"][0] and made == 2
+    assert health["findings"] == len(found["findings"])
     await put_steps(here, range(13, 14))
     await here.get(path)
     assert made == 3

@@ -132,6 +132,26 @@ def test_a_diagnosis_says_how_urgent_what_is_and_when_it_is_too_early() -> None:
     assert words == ["batch 7 is set aside: its loss is not finite"]
 
 
+def paced(*policies: rs.StoredPolicy) -> float | None:
+    seconds: float | None = diagnosis.health({"findings": []}, policies)["step_seconds"]
+    return seconds
+
+
+def test_a_runs_pace_is_that_of_its_newest_steps_and_of_no_pause() -> None:
+    steps = [policy(n, 1000 * n, reward=0.5) for n in range(10)]
+    assert paced() is None and paced(steps[0]) is None
+    assert paced(*steps) == 1.0
+    slower = [policy(10 + n, 19_000 + 10_000 * n, reward=0.5) for n in range(5)]
+    assert paced(*steps, *slower) == 10.0, "five are the newest ones"
+    resumed = policy(11, 999_000, reward=0.5)
+    resumed.published.policy.learner_epoch = 2
+    assert paced(*steps, resumed) is None, "its pause is no step"
+    again = policy(10, 9_001)  # a repetition, without metrics
+    assert paced(*steps, again) == 1.0
+    newest = diagnosis.health({"findings": []}, steps)["newest_step"]
+    assert newest == "1970-01-01T00:00:09+00:00"
+
+
 def test_a_runs_time_is_in_seconds_and_its_savings_count_prompts() -> None:
     answer = rs.ReadRunResponse(run=RUN, live_ms=12_340)
     samples = answer.progress.samples

@@ -64,12 +64,19 @@ class Runs:
         return await self._heavy.run(lambda: _metrics(policies, answer, after))
 
     async def doctor(self, call: Call) -> bytes:
-        answer = await self._reads.run(call.path["run"])
+        return (await self._diagnosis(call.path["run"]))[0]
+
+    async def health(self, call: Call) -> bytes:
+        return (await self._diagnosis(call.path["run"]))[1]
+
+    async def _diagnosis(self, run_id: str) -> tuple[bytes, bytes]:
+        """Return the diagnosis of a run, and its beginning with the pace."""
+        answer = await self._reads.run(run_id)
         # Whoever watches the run asks at the same steps, and each answer reads all that there are.
         known = (answer.run.run_id, str(answer.run.state), diagnosis.moment(answer))
         return await self._heavy.kept(("doctor", *known), lambda: self._diagnosed(answer))
 
-    async def _diagnosed(self, answer: rs.ReadRunResponse) -> bytes:
+    async def _diagnosed(self, answer: rs.ReadRunResponse) -> tuple[bytes, bytes]:
         run_id, shape = answer.run.run_id, diagnosis.shape_of(answer.run)
         policies, stats = await asyncio.gather(
             self._reads.policies(run_id), self._reads.stats(run_id)
@@ -78,11 +85,14 @@ class Runs:
         if shape is not None:
             steps = diagnosis.steps_of(await self._reads.summaries(diagnosis.newest_filter(run_id)))
         trees = await self._reads.trees(list(steps))
-        return await self._heavy.run(
-            lambda: encoded(
-                diagnosis.document(answer, policies, stats, shape=shape, trees=trees, steps=steps)
+
+        def made() -> tuple[bytes, bytes]:
+            found = diagnosis.document(
+                answer, policies, stats, shape=shape, trees=trees, steps=steps
             )
-        )
+            return encoded(found), encoded(diagnosis.health(found, policies))
+
+        return await self._heavy.run(made)
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints."""
@@ -132,6 +142,14 @@ class Runs:
                     "steps": count("steps with metrics"),
                     "note": nullable(text("why there can be no finding yet; null if there can")),
                 },
+                places=(RUN,),
+            ),
+            Endpoint(
+                method="GET",
+                path="/api/runs/{run}/health",
+                about="Pace of a run, and its most urgent finding, for a list of runs.",
+                handler=self.health,
+                answers=run_types.HEALTH,
                 places=(RUN,),
             ),
         )

@@ -17,6 +17,7 @@ from services.gateway.page.documents.runs import finite, recipe_json
 
 __all__ = ["document", "moment", "newest_filter", "shape_of", "steps_of"]
 LINK = "docs/metrics.md#what-banyan-doctor-run-looks-for"
+_PACE_STEPS = 5
 _URGENT = ("nothing-applied", "not-finite", "reward-collapse", "reward-hacking", "held-out-falls")
 
 
@@ -69,6 +70,42 @@ def document(
         "steps": len(known.steps),
         "note": f"{len(known.steps)} steps say nothing yet; {LEAST} are needed" if few else None,
     }
+
+
+def health(found: Mapping[str, Any], policies: Sequence[rs.StoredPolicy]) -> dict[str, Any]:
+    """Return the pace of a run and the most urgent finding of its diagnosis.
+
+    found: the diagnosis
+    policies: oldest first
+    """
+    findings = found["findings"]
+    newest = max((stored.stored_unix_ms for stored in policies), default=0)
+    return {
+        "step_seconds": _step_seconds(policies),
+        "newest_step": plain_data.when(newest),
+        "finding": findings[0] if findings else None,
+        "findings": len(findings),
+    }
+
+
+def _step_seconds(policies: Sequence[rs.StoredPolicy]) -> float | None:
+    """Return the mean seconds of the newest steps that one learner made one after the other.
+
+    A pause lies between two learners, and repetitions by a restarted one, without metrics, are
+    faster than steps.
+    """
+    times: list[int] = []
+    later: rs.StoredPolicy | None = None
+    for stored in reversed(policies[-_PACE_STEPS - 1 :]):
+        policy = stored.published.policy
+        if later is not None:
+            after = later.published.policy
+            if (policy.learner_epoch, policy.step + 1) != (after.learner_epoch, after.step):
+                break
+            if later.published.metrics:
+                times.append(later.stored_unix_ms - stored.stored_unix_ms)
+        later = stored
+    return round(sum(times) / len(times) / 1000, 3) if times else None
 
 
 def _finding(found: Finding) -> dict[str, Any]:

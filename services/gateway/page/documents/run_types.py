@@ -120,6 +120,12 @@ WHOLE: Mapping[str, Schema] = {
     "left_s": number("seconds that it still takes, or null while nothing tells them"),
     "saved_share": number("share of tokens that sharing saved, or null"),
 }
+HEALTH: Mapping[str, Schema] = {
+    "step_seconds": number("mean of the newest steps, or null before two of them"),
+    "newest_step": moment(),
+    "finding": nullable(ref("Finding", "the most urgent one")),
+    "findings": count("all of them"),
+}
 COMPONENTS: Mapping[str, Schema] = {
     "Run": _RUN,
     "Votes": _VOTES,

@@ -21,7 +21,8 @@ export class Chart {
     this.readout = h("span", { class: "readout figure" });
     this.area = h("div", { class: "plot", tabindex: "0", role: "slider", "aria-label": `${name} by step`, "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0, "aria-valuetext": "no steps yet" });
     this.blank = h("p", { class: "blank muted" }, "No values yet.");
-    this.element = h("figure", { class: "box chart" }, h("figcaption", {}, head ?? h("h3", {}, name), this.readout), h("div", { class: "plot-place" }, this.area, this.blank), note && h("p", { class: "note muted" }, note));
+    this.heading = head ? null : h("h3", {}, name);
+    this.element = h("figure", { class: "box chart" }, h("figcaption", {}, head ?? this.heading, this.readout), h("div", { class: "plot-place" }, this.area, this.blank), note && h("p", { class: "note muted" }, note));
     this.area.addEventListener("keydown", (event) => this.#key(event));
     this.area.addEventListener("click", () => this.#picked());
     this.area.classList.toggle("picks", pick !== null);
@@ -51,7 +52,13 @@ export class Chart {
     this.names = names;
     this.at = null;
     this.data = [[]];
+    if (this.heading) this.heading.textContent = name;
     this.area.setAttribute("aria-label", `${name} by step`);
+  }
+
+  /** Change how values are written, and the range of their axis; the next data are drawn so. */
+  unit({ show, tick = show, range = null }) {
+    Object.assign(this, { show, tick, range });
   }
 
   #make() {

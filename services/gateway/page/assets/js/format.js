@@ -43,6 +43,11 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} days`;
 }
 
+/** Return the time of a step: with a decimal where it is short. */
+export function pace(seconds) {
+  return Number.isFinite(seconds) && seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds);
+}
+
 /** Return a time of the server in this reader's zone: 14 Mar, 09:26. */
 export function moment(iso) {
   const date = new Date(iso);

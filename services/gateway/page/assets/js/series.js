@@ -55,15 +55,28 @@ export class Metrics {
     return Number.isFinite(evaluation.step) ? evaluation.step : this.last;
   }
 
-  /** Return steps, accuracy, and the bounds of its interval, of the evaluations of one kind. */
-  accuracy() {
+  /** Return whether rewards of held-out rows lie between right and wrong, so that accuracy has no meaning. */
+  get graded() {
+    return this.evaluations.some((one) => Number.isFinite(one.accuracy) && Math.abs(one.mean_reward - one.accuracy) > 1e-9);
+  }
+
+  /**
+   * Return the evaluations of one kind: `data` holds steps, accuracy, and the bounds of its interval;
+   * `name` says what is measured, `last` is the newest evaluation, `value` its result, `step` its step.
+   * Where rewards are graded the result is their mean, which has no bounds.
+   */
+  heldOut() {
     const kinds = ["greedy", "voted", "sampled"];
     const kind = kinds.find((name) => this.evaluations.some((one) => one.label.endsWith(name)));
     const kept = this.evaluations.filter((one) => (!kind || one.label.endsWith(kind)) && Number.isFinite(one.accuracy));
     const byStep = new Map(kept.map((one) => [this.#stepOf(one), one]));
     const steps = [...byStep.keys()].sort((a, b) => a - b);
     const of = (read) => steps.map((step) => read(byStep.get(step)) ?? null);
-    return { kind, data: [steps, of((one) => one.accuracy), of((one) => one.wilson_95?.[0]), of((one) => one.wilson_95?.[1])], last: byStep.get(steps.at(-1)) ?? null };
+    const { graded } = this;
+    const result = (one) => (graded ? one.mean_reward : one.accuracy);
+    const bounds = [0, 1].map((side) => of((one) => (graded ? null : one.wilson_95?.[side])));
+    const last = byStep.get(steps.at(-1)) ?? null;
+    return { kind, graded, name: graded ? "Held-out reward" : "Held-out accuracy", data: [steps, of(result), ...bounds], last, value: last && result(last), step: steps.at(-1) ?? null };
   }
 }
 

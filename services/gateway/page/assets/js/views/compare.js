@@ -2,7 +2,7 @@
 
 import { Chart, swatch } from "../chart.js";
 import { h, put } from "../dom.js";
-import { fixed, number } from "../format.js";
+import { count, fixed, number } from "../format.js";
 import { runPath } from "../paths.js";
 import { setQuery, title } from "../router.js";
 import { Metrics } from "../series.js";
@@ -34,17 +34,24 @@ function shown(runs, all, query, signal) {
   function draw() {
     chart.rename(metric, runs.map(plain));
     chart.set(joined(all.map((metrics) => metrics.series(metric))));
-    put(below, table("Last values", ["Run", "#Steps", "#Last", "#Mean of ten", "#Accuracy"], runs.map((run, index) => row(run, all[index], metric, index))));
+    put(below, table("Last values", ["Run", "#Steps", "#Last", "#Mean of ten", heldOutName(all)], runs.map((run, index) => row(run, all[index], metric, index))));
   }
   onTheme(draw, signal);
   draw();
   return [chart.element, below];
 }
 
+/** Return the name of the column of evaluations: runs with graded rewards have no accuracy. */
+function heldOutName(all) {
+  const graded = all.filter((metrics) => metrics.graded).length;
+  return graded === all.length ? "#Held-out reward" : graded ? "#Held-out result" : "#Held-out accuracy";
+}
+
 function row(run, metrics, metric, index) {
   const [steps, values] = metrics.series(metric);
   const ten = values.slice(-10).filter((value) => value !== null);
-  const { last } = metrics.accuracy();
+  const { graded, value, step } = metrics.heldOut();
+  const dated = step !== null && step !== (steps.at(-1) ?? 0) && h("div", { class: "muted small" }, `of step ${count(step)}`);
   return h(
     "tr",
     {},
@@ -52,7 +59,7 @@ function row(run, metrics, metric, index) {
     h("td", { class: "num" }, String(steps.at(-1) ?? 0)),
     h("td", { class: "num" }, number(values.at(-1) ?? NaN)),
     h("td", { class: "num" }, ten.length ? number(ten.reduce((sum, value) => sum + value, 0) / ten.length) : "–"),
-    h("td", { class: "num" }, fixed(last?.accuracy ?? NaN, 3)),
+    h("td", { class: "num" }, fixed(value ?? NaN, 3), graded && h("div", { class: "muted small" }, "mean reward"), dated),
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { h, put } from "../dom.js";
-import { percent } from "../format.js";
+import { number, percent } from "../format.js";
 import { runPath, treesOfStep } from "../paths.js";
 import { go, setQuery } from "../router.js";
 import { savedShare } from "../series.js";
@@ -19,7 +19,7 @@ export class Curves {
     const pick = (step) => go(this.pathOf(step));
     const ofEvaluation = (step) => go(`${runPath(run)}/trees?purpose=eval&policy_step=${step}`);
     this.reward = new Chart("Reward", { names: ["reward"], pick, signal });
-    this.accuracy = new Chart("Held-out accuracy", { names: ["accuracy"], interval: true, range: UNIT, show: (value) => percent(value), tick: shares, pick: ofEvaluation, signal });
+    this.accuracy = new Chart("Held-out accuracy", { names: ["accuracy"], interval: true, range: UNIT, show: percent, tick: shares, pick: ofEvaluation, signal });
     this.saved = new Chart("Tokens saved", { names: ["saved"], range: UNIT, show: shares, pick, signal });
     this.staleness = new Chart("Staleness, in steps", { names: ["mean", "largest"], range: UNIT, pick, signal });
     this.occupancy = new Chart("Engine occupancy", { names: ["occupancy"], range: UNIT, show: shares, pick, signal });
@@ -52,12 +52,20 @@ export class Curves {
     this.any.rename(this.select.value, [this.select.value]);
   }
 
+  #heldOut({ name, graded, data }, marks) {
+    if (this.accuracy.name !== name) {
+      this.accuracy.rename(name, [graded ? "reward" : "accuracy"]);
+      this.accuracy.unit(graded ? { show: number } : { range: UNIT, show: percent, tick: shares });
+    }
+    this.accuracy.end = this.metrics.last;
+    this.accuracy.set(data, marks);
+  }
+
   draw(marks) {
     const { metrics } = this;
     this.#list();
     this.reward.set(metrics.series("reward"), marks);
-    this.accuracy.end = metrics.last;
-    this.accuracy.set(metrics.accuracy().data, marks);
+    this.#heldOut(metrics.heldOut(), marks);
     this.saved.set(metrics.series(savedShare), marks);
     this.staleness.set(metrics.series("staleness_mean", "staleness_max"), marks);
     if (this.select.value) this.any.set(metrics.series(this.select.value), marks);

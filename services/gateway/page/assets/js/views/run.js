@@ -27,6 +27,7 @@ class View {
     Object.assign(this, { root, run, signal });
     this.api = `/api/runs/${encodeURIComponent(run)}`;
     this.metrics = new Metrics();
+    this.toDoctor = query.get("at") === "doctor";
     this.marked = query.has("step") ? [Number(query.get("step"))] : [];
     this.head = h("div", { class: "head" });
     this.outcome = h("span", { class: "outcome", role: "status" });
@@ -86,12 +87,13 @@ class View {
 
   #numbers({ run, progress, saved_share: share, members }) {
     const [, rewards] = this.metrics.series("reward");
-    const { last, kind } = this.metrics.accuracy();
-    const bounds = last?.wilson_95 ? `${percent(last.wilson_95[0])} to ${percent(last.wilson_95[1])}` : "";
+    const { last, kind, graded, name: heldOut, value: measured, step: measuredAt } = this.metrics.heldOut();
+    const dated = measuredAt !== null && measuredAt !== this.metrics.last ? `of step ${count(measuredAt)}` : "";
+    const bounds = last?.wilson_95 && !graded ? `${percent(last.wilson_95[0])} to ${percent(last.wilson_95[1])}` : "";
     const partly = last?.done < last?.rows ? `${count(last.done)} of ${count(last.rows)} rows so far` : "";
     const cells = [
       ["Reward", fixed(rewards.at(-1) ?? progress.mean_reward, 3), rewards.length ? "last step" : "mean of leaves"],
-      ["Held-out accuracy", percent(last?.accuracy), [bounds, kind, partly].filter(Boolean).join(", ") || "not measured yet"],
+      [heldOut, graded ? fixed(measured, 3) : percent(measured), [dated, bounds, kind, partly].filter(Boolean).join(", ") || "not measured yet"],
       ["Tokens saved", percent(share), `${count(progress.saved_tokens)} of prompts and answers, ${count(progress.sampled_tokens)} sampled`],
       ["Groups trained on", count(progress.groups?.consumed), `${count(progress.groups?.open)} open, ${count(progress.groups?.dropped)} dropped`],
       ["Engine occupancy", percent(this.metrics.series("engine_occupancy")[1].at(-1)), "of the engines' slots decoded, last step"],
@@ -153,6 +155,8 @@ class View {
     const said = await fill(host, "doctor's findings", () => get(`${this.api}/doctor`, this.signal), ({ findings, facts, note }) => [findings.length ? h("ul", { class: "findings" }, findings.map((one) => this.#finding(one))) : h("p", {}, note ? "Nothing yet." : "No symptoms found."), [facts, note].filter(Boolean).map((text) => h("p", { class: "muted facts" }, sentence(text)))].filter(Boolean), this.signal);
     if (!said) return;
     if (host !== this.doctor) put(this.doctor, ...host.children);
+    if (this.toDoctor) this.doctor.scrollIntoView({ block: "center" });
+    this.toDoctor = false;
     this.marked = [...new Set([...this.marked, ...said.findings.map((one) => one.step).filter(Number.isFinite)])];
     this.curves.draw(this.marked);
   }

@@ -11,6 +11,7 @@ import { empty, failed, fill } from "../states.js";
 import { poll } from "../stream.js";
 import { beginning, plain } from "../text.js";
 import { onTheme } from "../theme.js";
+import { Health } from "./health.js";
 import { stateWord, table } from "./parts.js";
 
 const AT_ONCE = 2;
@@ -32,7 +33,8 @@ export function mount(root, params, query, signal) {
 class List {
   constructor(host, signal, chosen, changed) {
     Object.assign(this, { host, signal, chosen, changed });
-    this.rewards = new Rewards(signal);
+    this.health = new Health(signal, (id) => this.rows.get(id)?.draw());
+    this.rewards = new Rewards(signal, this.health);
     this.rows = new Map();
     this.runs = [];
     this.more = h("button", { type: "button", on: { click: () => this.#more() } }, "Older runs");
@@ -128,17 +130,22 @@ class List {
       time,
       h("td", { class: "started" }, moment(run.created)),
     );
-    let shown = "";
+    let [shown, latest] = ["", run];
+    const draw = () => {
+      const badge = this.health.badge(latest);
+      const kept = state.querySelector(".badge"); // its focus stays where it is
+      put(state, stateWord(latest.state), h("div", { class: "muted small phone" }, stepsOf(latest)), badge && h("div", { class: "small" }, kept?.outerHTML === badge.outerHTML ? kept : badge), latest.cause && h("div", { class: "muted small cause" }, beginning(latest.cause, 80)));
+      put(steps, stepsOf(latest), this.health.pace(latest));
+      put(time, duration(latest.seconds));
+    };
     const update = (now) => {
       const text = JSON.stringify([now.state, now.step, now.steps, now.seconds, now.cause]);
       if (text === shown) return;
-      shown = text;
-      put(state, stateWord(now.state), h("div", { class: "muted small phone" }, stepsOf(now)), now.cause && h("div", { class: "muted small cause" }, beginning(now.cause, 80)));
-      put(steps, stepsOf(now));
-      put(time, duration(now.seconds));
+      [shown, latest] = [text, now];
+      draw();
       this.rewards.look(now);
     };
-    return { element, update };
+    return { element, update, draw };
   }
 }
 
@@ -146,10 +153,11 @@ function stepsOf(run) {
   return run.steps ? `${run.step ?? 0} / ${run.steps}` : String(run.step ?? 0);
 }
 
-// The rewards of the runs in view, fetched two at a time: a page of fifty runs asks for what is seen.
+// The rewards of the runs in view, and their health, fetched two at a time: a page of fifty runs
+// asks for what is seen.
 class Rewards {
-  constructor(signal) {
-    this.signal = signal;
+  constructor(signal, health) {
+    Object.assign(this, { signal, health });
     this.cells = new Map();
     this.queue = [];
     this.busy = 0;
@@ -168,13 +176,14 @@ class Rewards {
     const canvas = h("canvas", { class: "spark", "aria-hidden": "true" });
     const value = h("span", { class: "figure" }, "–");
     const element = h("span", { class: "reward-cell", data: { run: run.run_id } }, value, canvas);
-    this.cells.set(run.run_id, { id: run.run_id, canvas, value, metrics: new Metrics(), stale: true, seen: false });
+    this.cells.set(run.run_id, { id: run.run_id, run, canvas, value, metrics: new Metrics(), stale: true, seen: false });
     this.observer.observe(element);
     return element;
   }
 
   look(run) {
     const cell = this.cells.get(run.run_id);
+    cell.run = run;
     cell.stale = true;
     if (cell.seen) this.#ask(cell);
   }
@@ -199,6 +208,7 @@ class Rewards {
       const [, rewards] = cell.metrics.series("reward");
       cell.value.textContent = fixed(rewards.at(-1) ?? null, 3);
       sparkline(rewards, cell.canvas);
+      await this.health.look(cell.run);
     } catch (error) {
       if (!left(error)) cell.value.title = error.message;
     }
