@@ -5,6 +5,8 @@ enough.
 """
 
 import collections
+import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any
 import grpc
 
 FILE = "secret"  # in the state folder
+METRICS_FILE = "metrics-key"  # in the state folder
 KEY = "banyan-secret"  # gRPC metadata
 
 
@@ -26,6 +29,27 @@ def make(path: Path) -> str:
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32))
     return read(path)
+
+
+def metrics_key(secret: str) -> str:
+    """Return the key that opens /metrics and nothing else; the secret does not follow from it.
+
+    Whoever reads metrics sends it to each address that a state folder names, and one of a process
+    that was killed may be another user's by then.
+    """
+    return hmac.digest(secret.encode(), b"banyan metrics", hashlib.sha256).hex()
+
+
+def make_metrics_key(folder: Path) -> Path:
+    """Write the key of a state folder's metrics, with its secret if that is missing; return its
+    file."""
+    file, key = folder / METRICS_FILE, metrics_key(make(folder / FILE))
+    if read(file) != key:
+        aside = folder / f"{METRICS_FILE}.{os.getpid()}"
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(key)
+        aside.replace(file)
+    return file
 
 
 def _replace(path: Path) -> str:

@@ -25,6 +25,7 @@ _OURS = {
     "logs",
     "observe",  # of banyan observe
     secret.FILE,
+    secret.METRICS_FILE,
     private_files.JAIL_PROOFS,
     "python",  # rows and code that banyan.train was given
 }
@@ -56,7 +57,7 @@ class StateFolder:
         try:
             for part in (path, path / "logs", path / "runs", path / "metrics"):
                 private_files.folder(part)
-            secret.make(path / secret.FILE)
+            secret.make_metrics_key(path)
         except OSError as error:
             raise InvalidInput(
                 f"cannot use {path} as state folder: {error.strerror}; name another with --state"

@@ -13,6 +13,7 @@ from banyan.cli.observe.tool import Tool, running
 from banyan.errors import InvalidInput
 from banyan.observability.prometheus import configuration
 from banyan.observability.rules import rule_file
+from banyan.runtime import secret
 
 HOST = "127.0.0.1"
 PROMETHEUS_S, PHOENIX_S = 30.0, 120.0
@@ -85,7 +86,7 @@ def prometheus(binary: str, state: Path, port: int, every_s: float) -> Iterator[
     log, address = home / "prometheus.log", f"http://{HOST}:{port}"
     with _alone(home, "Prometheus"):
         rules.write_text(rule_file())
-        config.write_text(configuration(state, rules, every_s))
+        config.write_text(configuration(state, rules, secret.make_metrics_key(state), every_s))
         with running("Prometheus", command, address=address, log=log, env={}) as tool:
             tool.await_answer("/-/ready", PROMETHEUS_S)
             yield tool

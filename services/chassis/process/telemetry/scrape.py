@@ -1,6 +1,7 @@
 """`/metrics`, where Prometheus reads a process: plain HTTP in a thread of its own.
 
-Who asks needs the secret of the ports, where there is one, as `Authorization: Bearer`.
+Who asks needs the key of the metrics, or the secret of the ports from which it follows, where there
+is one, as `Authorization: Bearer`.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from banyan.errors import InvalidInput
+from banyan.runtime.secret import metrics_key
 
 log = logging.getLogger(__name__)
 PATH = "/metrics"
@@ -88,7 +90,8 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], read: Callable[[], Iterator[Any]], secret: str
     ) -> None:
         super().__init__(address, _Handler)
-        self.read, self.secret = read, secret.encode()
+        self.read = read
+        self.keys = [key.encode() for key in (metrics_key(secret), secret)] if secret else []
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -128,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH:
             self._answer(404, f"only {PATH} is here\n".encode())
         elif not self._knows():
-            self._answer(401, b"send `Authorization: Bearer` with the secret of the ports\n")
+            self._answer(401, b"send `Authorization: Bearer` with the key of the metrics\n")
         else:
             from prometheus_client.exposition import choose_encoder
 
@@ -137,7 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _knows(self) -> bool:
         sent = self.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-        return not self.server.secret or hmac.compare_digest(sent, self.server.secret)
+        keys = self.server.keys
+        return not keys or any(hmac.compare_digest(sent, key) for key in keys)
 
     def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from banyan.errors import InvalidInput
+from banyan.runtime import secret
 from services.chassis.process.telemetry import scrape
 from services.chassis.process.telemetry.scrape import Scrape
 
@@ -49,6 +50,10 @@ def test_only_who_knows_the_secret_reads(
     assert read(address)[0] == 401
     assert read(address, Authorization=f"Bearer {SECRET[:-1]}")[0] == 401
     assert read(address, Authorization=f"Bearer {SECRET}")[0] == 200
+    key = secret.read(secret.make_metrics_key(tmp_path))
+    assert read(address, Authorization=f"Bearer {key}")[0] == 200 and key != SECRET
+    assert read(address, Authorization=f"Bearer {secret.metrics_key(key)}")[0] == 401
+    assert (tmp_path / secret.METRICS_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_without_a_secret_anybody_reads_metrics_and_nothing_else(
