@@ -1372,6 +1372,8 @@ class Member(_message.Message):
     PRESENT_FIELD_NUMBER: _builtins.int
     DECODED_FIELD_NUMBER: _builtins.int
     DECODE_SLOTS_FIELD_NUMBER: _builtins.int
+    POLICY_STEP_FIELD_NUMBER: _builtins.int
+    DELIVERED_UNIX_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id."""
     run_id: _builtins.str
@@ -1394,6 +1396,12 @@ class Member(_message.Message):
     """Segments that its engine decoded, summed over the steps of the model since the node started."""
     decode_slots: _builtins.int
     """Slots of its engine (`resources.max_branches`), summed over the same steps."""
+    policy_step: _builtins.int
+    """Step of the policy that its engine has loaded; absent before any."""
+    delivered_unix_ms: _builtins.int
+    """Unix time of the store when it last took a sampled segment, or the end of a tree, from the node,
+    in milliseconds; 0 before any. Set by the store.
+    """
     def __init__(
         self,
         *,
@@ -1407,12 +1415,16 @@ class Member(_message.Message):
         present: _builtins.bool = ...,
         decoded: _builtins.int = ...,
         decode_slots: _builtins.int = ...,
+        policy_step: _builtins.int | None = ...,
+        delivered_unix_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "policy_step", b"policy_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_slots", b"decode_slots", "decoded", b"decoded", "host", b"host", "joined", b"joined", "node_id", b"node_id", "present", b"present", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step", "decode_slots", b"decode_slots", "decoded", b"decoded", "delivered_unix_ms", b"delivered_unix_ms", "host", b"host", "joined", b"joined", "node_id", b"node_id", "policy_step", b"policy_step", "present", b"present", "public_key", b"public_key", "run_id", b"run_id", "seen_unix_ms", b"seen_unix_ms", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__policy_step: _TypeAlias = _typing.Literal["policy_step"]  # noqa: Y015
+    _WhichOneofArgType__policy_step: _TypeAlias = _typing.Literal["_policy_step", b"_policy_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_step) -> _WhichOneofReturnType__policy_step | None: ...
 
 Global___Member: _TypeAlias = Member  # noqa: Y015
 

@@ -807,10 +807,13 @@ class ScoredLeaf(_message.Message):
     SCORER_FIELD_NUMBER: _builtins.int
     SCORER_VERSION_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
     scorer: _builtins.str
     """Name of the scorer."""
     scorer_version: _builtins.str
     """Version of the scorer."""
+    duration_ms: _builtins.float
+    """Time spent scoring, in milliseconds; 0 where it is not known. Set by the store."""
     @_builtins.property
     def leaf(self) -> Global___LeafRef:
         """The leaf."""
@@ -826,10 +829,11 @@ class ScoredLeaf(_message.Message):
         scorer: _builtins.str = ...,
         scorer_version: _builtins.str = ...,
         score: Global___Score | None = ...,
+        duration_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "score", b"score", "scorer", b"scorer", "scorer_version", b"scorer_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "leaf", b"leaf", "score", b"score", "scorer", b"scorer", "scorer_version", b"scorer_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

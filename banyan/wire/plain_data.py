@@ -159,6 +159,8 @@ def member(message: rs.Member) -> dict[str, Any]:
         "present": message.present,
         "seen": when(message.seen_unix_ms),
         "trees": message.trees,
+        "policy_step": message.policy_step if message.HasField("policy_step") else None,
+        "delivered": when(message.delivered_unix_ms),
     }
 
 

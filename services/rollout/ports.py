@@ -36,10 +36,12 @@ class Load:
 
     decoded: segments, summed over the steps of the model.
     slots: segments that could have decoded, summed over the same steps.
+    policy_step: step of the policy that it has loaded; None before any.
     """
 
     decoded: int = 0
     slots: int = 0
+    policy_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ def leaf(reward: float | None, hostile: bool = False) -> Document:
                 "value": reward,
                 "parts": {"right": reward, "format": 1.0} if scored else {},
                 "reason": reason if scored else "TIMEOUT: the sandbox took longer than 10 s",
+                "seconds": 0.0034 if scored else 10.02,
             }
         ],
     }

@@ -31,6 +31,7 @@ class Gateway:
         self.streams = 0
         self.letters = 2
         self.empty = False
+        self.more_members: list[docs.Document] = []  # as they differ from the first one
         self.graded: set[str] = set()  # runs whose rewards lie between right and wrong
         self.silent: set[str] = set()  # runs that have made no step for long
         self.sessions = 0
@@ -90,7 +91,11 @@ class Gateway:
         hostile = name == HOSTILE
         node = docs.HOSTILE[5] if hostile else "rollout-0"
         member = {"node": node, "host": "127.0.0.1", "joined": False, "trees": 61}
-        member["present"] = name == LIVE
+        member |= {
+            "present": name == LIVE,
+            "policy_step": self.steps[name],
+            "delivered": docs.now(),
+        }
         done = self.steps[name]
         groups = {"opened": 320, "open": 4, "closed": 2, "consumed": 314, "dropped": 0}
         return {
@@ -119,7 +124,10 @@ class Gateway:
                 "optimise": {"advantage": "grpo", "learning_rate": 0.0003, "betas": [0.9, 0.95]},
                 "budget": {"steps": 40},
             },
-            "members": [member | {"seen": docs.STARTED}],
+            "members": [
+                member | {"seen": docs.STARTED},
+                *(member | more | {"seen": docs.STARTED} for more in self.more_members),
+            ],
             "left_s": 196.0 if name == LIVE else None,
             "saved_share": 0.86,
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.page import documents as docs
 from tests.page.browser import until
 from tests.page.fake import TOKEN, Fake
 from tests.page.state import LIVE, RUN
@@ -48,6 +49,26 @@ def test_queues_members_and_counts(view: Open) -> None:
     expect(page.get_by_role("region", name="Queues")).to_contain_text("12")
     expect(page.get_by_role("region", name="Members")).to_contain_text(LIVE)
     expect(page.get_by_text("700.0 MiB")).to_be_visible()
+
+
+def test_a_node_that_does_not_do_what_others_do_looks_different(view: Open, fake: Fake) -> None:
+    fake.gateway.more_members = [
+        {"node": "stale", "policy_step": 0},
+        {"node": "idle", "delivered": docs.STARTED},
+        {"node": "new", "policy_step": None, "delivered": None},
+    ]
+    for path in ("/system", f"/runs/{LIVE}"):
+        page = view(path)
+        members = page.get_by_role("region", name="Members")
+        row = {
+            name: members.get_by_role("row").filter(has_text=name)
+            for name in ("rollout-0", "stale", "idle", "new")
+        }
+        expect(row["rollout-0"]).to_contain_text("present")
+        expect(row["stale"]).to_contain_text("12 policy steps behind")
+        expect(row["idle"]).to_contain_text("idle while others deliver")
+        expect(row["new"]).to_contain_text("nothing yet")
+        expect(members.locator("tr.back")).to_have_count(2)
 
 
 def test_a_dead_letter_is_replayed(view: Open, fake: Fake) -> None:

@@ -78,3 +78,7 @@ def test_a_score_that_is_missing_is_shown_as_such(view: Open, fake: Fake) -> Non
     score = page.locator(".panel .score")
     expect(score.locator(".figure").first).to_have_text("unscorable")
     expect(score).to_contain_text("TIMEOUT: the sandbox took longer than 10 s")
+    expect(score.locator(".score-head")).to_contain_text("in 10.0 s")
+    scored = next(one for one in made if one["leaf"] and one["leaf"]["reward"] is not None)
+    page.goto(f"{fake.address}/trees/small?segment={scored['segment']}")
+    expect(score.locator(".score-head")).to_contain_text("in 3.4 ms")

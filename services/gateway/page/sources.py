@@ -81,7 +81,7 @@ class RunSource:
 def _fingerprint(answer: rs.ReadRunResponse, members: list[rs.Member]) -> bytes:
     """Return bytes that change with the run, but neither with its clock nor with heartbeats."""
     known = rs.ReadRunResponse(run=answer.run, progress=answer.progress)
-    shown = [(m.node_id, m.host, m.joined, m.present, m.trees) for m in members]
+    shown = [(m.node_id, m.host, m.joined, m.present, m.trees, m.policy_step) for m in members]
     return known.SerializeToString(deterministic=True) + repr(shown).encode()
 
 

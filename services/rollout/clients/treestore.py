@@ -146,6 +146,7 @@ class GrpcStore:
             trees=trees,
             decoded=load.decoded,
             decode_slots=load.slots,
+            policy_step=load.policy_step,
         )
         return runstore_service_pb2.PutMemberRequest(member=member, **flags)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from banyan.errors import BanyanError, DeadlineMissed, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.v1 import runstore_service_pb2
 from services.chassis.rpc.health import Pulse
 from services.rollout.engines.port import EngineStats
@@ -31,9 +32,16 @@ OVER = (
 )
 
 
-def load_of(stats: EngineStats, slots: int) -> Load:
-    """Return what an engine of so many slots has decoded: a token a step for each segment."""
-    return Load(decoded=stats.sampled_tokens, slots=stats.steps * slots)
+def load_of(stats: EngineStats, slots: int, loaded: PolicyVersion | None = None) -> Load:
+    """Return what an engine of so many slots has decoded: a token a step for each segment.
+
+    loaded: the policy that it samples from; None before any.
+    """
+    return Load(
+        decoded=stats.sampled_tokens,
+        slots=stats.steps * slots,
+        policy_step=loaded.step if loaded else None,
+    )
 
 
 class Heartbeat:

@@ -109,7 +109,10 @@ class Node:
             segment_deadline_s=config.segment_deadline_s,
         )
         self._heartbeat = Heartbeat(
-            store, trees, config.joined, lambda: load_of(thread.seen, config.max_branches)
+            store,
+            trees,
+            config.joined,
+            lambda: load_of(thread.seen, config.max_branches, refresher.loaded),
         )
         actor = Lockstep(trees, executor) if config.lockstep else executor
         self._waits = ScoreWaits(store, trees, executor=executor, actor=actor, tasks=tasks)

@@ -16,9 +16,7 @@ _MEMBERS = (
     .where(schema.members.c.run_id == bindparam("run"))
     .order_by(schema.members.c.node_id)
 )
-_GROWN = select(schema.grown.c.node_id, schema.grown.c.trees).where(
-    schema.grown.c.run_id == bindparam("run")
-)
+_GROWN = select(schema.grown).where(schema.grown.c.run_id == bindparam("run"))
 _IS_MEMBER = (schema.members.c.run_id == bindparam("run")) & (
     schema.members.c.node_id == bindparam("node")
 )
@@ -99,14 +97,17 @@ def put(connection: Connection, request: rs.PutMemberRequest, now_ms: int) -> bo
             "seen_ms": 0 if request.leaving else now_ms,
             "decoded": member.decoded,
             "decode_slots": member.decode_slots,
+            "policy_step": member.policy_step if member.HasField("policy_step") else None,
         },
     )
     return before is not None and before.seen_ms > 0
 
 
 def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResponse:
-    """Return the members of a run, by node id, with the number of trees that each grew."""
-    counts: dict[str, int] = dict(connection.execute(_GROWN, {"run": run_id}).all())
+    """Return the members of a run, by node id, with the number of trees that each grew and the
+    time when it last delivered something.
+    """
+    grown = {row.node_id: row for row in connection.execute(_GROWN, {"run": run_id})}
     rows = connection.execute(_MEMBERS, {"run": run_id})
     return rs.ReadMembersResponse(
         members=[
@@ -117,10 +118,12 @@ def read(connection: Connection, run_id: str, now_ms: int) -> rs.ReadMembersResp
                 joined=row.joined,
                 public_key=row.public_key,
                 seen_unix_ms=row.seen_ms,
-                trees=counts.get(row.node_id, 0),
+                trees=grown[row.node_id].trees if row.node_id in grown else 0,
                 present=row.seen_ms > now_ms - PRESENT_MS,
                 decoded=row.decoded,
                 decode_slots=row.decode_slots,
+                policy_step=row.policy_step,
+                delivered_unix_ms=grown[row.node_id].delivered_ms if row.node_id in grown else 0,
             )
             for row in rows
         ]

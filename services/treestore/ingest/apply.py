@@ -159,6 +159,8 @@ def _add_segment(work: UnitOfWork, event: GrownSegment) -> list[Event]:
         }
     )
     _keep_claim(work, tree, event.message.claim_epoch)
+    if segment.policy and tree.claim_node:
+        work.grown[tree.run_id, tree.claim_node] += 0
     tree.idle_claims = 0
     _count_tokens(work, tree, event)
     return work.parked.release(segment_key(segment.id))

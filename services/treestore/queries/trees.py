@@ -130,7 +130,7 @@ def to_wire(
         reason=tree.reason,
         segments=[segment_to_wire(row) for row in shown],
         leaves=[tree_pb2.LeafRef(segment=row.segment, end=row.end) for row in counted],
-        scores=[score_to_wire(row) for row in by_place],
+        scores=[_timed_score(row) for row in by_place],
         claim_epoch=tree.claim_epoch,
         opened_unix_ms=tree.opened_ms,
         closed_unix_ms=tree.closed_ms,
@@ -149,10 +149,20 @@ def score_to_wire(row: Row[Any]) -> tree_pb2.ScoredLeaf:
     return scored
 
 
+def _timed_score(row: Row[Any]) -> tree_pb2.ScoredLeaf:
+    """Return the message of a score's row, with the time that it took."""
+    scored = score_to_wire(row)
+    scored.duration_ms = row.duration_ms
+    return scored
+
+
 def drop_causes(scores: Iterable[tree_pb2.ScoredLeaf]) -> None:
-    """Leave of each reason its first word, for nodes: the rest may quote a row or a server."""
+    """Leave of each reason its first word, for nodes: the rest may quote a row or a server. A time
+    that is another one in each run is nothing that they may decide by.
+    """
     for scored in scores:
         scored.score.reason = scored.score.reason.partition(":")[0]
+        scored.ClearField("duration_ms")
 
 
 def drop_signals(segment: tree_pb2.Segment) -> None:

@@ -201,6 +201,7 @@ SCORED_LEAF = MessageMapping(
             from_row=SCORE.from_row,
         ),
     ),
+    left_out=frozenset({"duration_ms"}),  # of the event, which has a column for it
 )
 LEAF_SCORED = MessageMapping(
     message=events_pb2.LeafScored,

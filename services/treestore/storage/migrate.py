@@ -8,7 +8,7 @@ from sqlalchemy import Connection, inspect, text
 from banyan.errors import InvalidInput
 
 _FOLDER = Path(__file__).parent / "migrations"
-HEAD = "0019"
+HEAD = "0020"
 
 
 def version(connection: Connection) -> str:

@@ -42,10 +42,15 @@ def insert_ignore(connection: Connection, table: Table, rows: Sequence[Values]) 
         connection.execute(_insert_new(table, connection.dialect.name), rows)
 
 
-def add_counts(connection: Connection, table: Table, rows: Sequence[Values], column: str) -> None:
-    """Add each row's `column` to the row with the same primary key, or insert it."""
+def add_counts(
+    connection: Connection, table: Table, rows: Sequence[Values], column: str, *newest: str
+) -> None:
+    """Add each row's `column` to the row with the same primary key, or insert it.
+
+    newest: columns that the row's values replace.
+    """
     if rows:
-        connection.execute(_insert_or_add(table, connection.dialect.name, column), rows)
+        connection.execute(_insert_or_add(table, connection.dialect.name, column, newest), rows)
 
 
 _insert = functools.cache(insert)
@@ -62,11 +67,12 @@ def _insert_new(table: Table, dialect: str) -> Insert:
 
 
 @functools.cache
-def _insert_or_add(table: Table, dialect: str, column: str) -> Insert:
+def _insert_or_add(table: Table, dialect: str, column: str, newest: tuple[str, ...]) -> Insert:
     statement = _dialect_insert(table, dialect)
-    added = table.c[column] + statement.excluded[column]
+    changed = {column: table.c[column] + statement.excluded[column]}
+    changed |= {name: statement.excluded[name] for name in newest}
     upsert: Insert = statement.on_conflict_do_update(
-        index_elements=list(table.primary_key.columns), set_={column: added}
+        index_elements=list(table.primary_key.columns), set_=changed
     )
     return upsert
 

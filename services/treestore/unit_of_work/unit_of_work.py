@@ -74,7 +74,7 @@ class UnitOfWork:
     new_dead: dead letters with their rows
     touched: trees that waiters may wait for
     ended: trees that were closed or dropped
-    grown: number of trees that were grown, by run and node
+    grown: number of trees that were grown, by run and node; 0 for one that delivered segments only
     """
 
     now_ms: int

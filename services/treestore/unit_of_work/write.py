@@ -228,7 +228,7 @@ def _advance_prefix(connection: Connection, tally: TallyRow) -> None:
 
 def _write_grown(connection: Connection, work: UnitOfWork) -> None:
     rows = [
-        {"run_id": run_id, "node_id": node_id, "trees": number}
+        {"run_id": run_id, "node_id": node_id, "trees": number, "delivered_ms": work.now_ms}
         for (run_id, node_id), number in sorted(work.grown.items())
     ]
-    add_counts(connection, schema.grown, rows, "trees")
+    add_counts(connection, schema.grown, rows, "trees", "delivered_ms")

@@ -45,6 +45,12 @@ def test_a_score_that_is_missing_is_no_zero() -> None:
     assert found["reason"] == "TIMEOUT: no answer in 5 s"
 
 
+def test_a_score_says_how_long_it_took_where_the_store_knows() -> None:
+    timed = tree_pb2.ScoredLeaf(scorer="number", duration_ms=2500)
+    assert trees.score(timed)["seconds"] == 2.5
+    assert trees.score(tree_pb2.ScoredLeaf(scorer="number"))["seconds"] is None
+
+
 def whole_tree() -> tuple[tree_pb2.Tree, list[Any]]:
     """Return a tree of two leaves, one of which was scored again, and its segments."""
     forge = RunForge()

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from banyan.errors import DeadlineMissed, NotFound, TemporaryError
+from banyan.policy import PolicyVersion
 from banyan.v1 import runstore_service_pb2 as rs
 from services.rollout.engines.port import EngineStats
 from services.rollout.node import heartbeat
@@ -110,3 +111,9 @@ async def test_it_reports_what_the_engine_has_decoded(store, monkeypatch, eventu
         seen = EngineStats(steps=12, sampled_tokens=33)
         await eventually(lambda: store.loads[-1] == Load(decoded=33, slots=48))
     assert store.loads[0] == Load(decoded=25, slots=40)
+
+
+def test_a_load_names_the_policy_that_is_loaded() -> None:
+    loaded = PolicyVersion(1, 7, b"\1" * 32)
+    assert load_of(EngineStats(), 4).policy_step is None
+    assert load_of(EngineStats(), 4, loaded).policy_step == 7

@@ -100,6 +100,41 @@ def test_a_member_is_told_by_the_trees_that_it_grew_once_each(world: World) -> N
     assert {m.node_id: m.trees for m in listed} == {"node-1": 3, "idle": 0}
 
 
+def _read(world: World) -> dict[str, rs.Member]:
+    answer = world.database.query(lambda c: members.read(c, world.forge.run_id, world.now()))
+    return {member.node_id: member for member in answer.members}
+
+
+def test_a_member_is_told_by_the_policy_that_it_has_loaded(world: World) -> None:
+    for step in (None, 0, 7):
+        member = rs.Member(node_id="a", run_id=world.forge.run_id, policy_step=step)
+        request = rs.PutMemberRequest(member=member)
+        world.database.transact(lambda c, r=request: members.put(c, r, world.now()))
+        found = _read(world)["a"]
+        assert found.HasField("policy_step") == (step is not None)
+        assert found.policy_step == (step or 0)
+
+
+def test_a_member_is_told_by_what_it_delivered_last(world: World) -> None:
+    """A sampled segment and the end of a tree count; a claim, a prompt and a repetition do not."""
+    _put(world, "node-1")
+    _put(world, "idle")
+    spec = world.forge.spec(0)
+    epoch = world.open(spec)
+    prompt, sampled, more, *ends = world.forge.life(spec, epoch=epoch)
+    times = []
+    for messages in ([prompt], [sampled], [sampled], [more], ends[:-2], ends, [prompt, sampled]):
+        world.now.ms += 1000
+        world.ingest(*messages)
+        delivered = _read(world)["node-1"].delivered_unix_ms
+        times.append(0 if not delivered else (world.now.ms - delivered) // 1000)
+        if messages == [prompt]:
+            assert not delivered
+    assert times == [0, 0, 1, 0, 0, 1, 2]
+    found = _read(world)
+    assert found["node-1"].trees == 1 and found["idle"].delivered_unix_ms == 0
+
+
 def test_what_its_engine_has_decoded_is_that_of_its_last_report(world: World) -> None:
     def report(**counts: int) -> list[tuple[int, int]]:
         member = rs.Member(node_id="a", run_id=world.forge.run_id, **counts)

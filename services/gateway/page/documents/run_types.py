@@ -87,6 +87,8 @@ _MEMBER = members(
         "present": flag(),
         "seen": moment(),
         "trees": count("trees that it grew"),
+        "policy_step": nullable(count("of the policy that its engine has loaded")),
+        "delivered": moment(),
     }
 )
 _FINDING = members(

@@ -52,6 +52,7 @@ _SCORE_PARTS: Mapping[str, Schema] = {
     "value": number(),
     "parts": named(number()),
     "reason": nullable(text()),
+    "seconds": number("that scoring took, or null where the store does not know"),
     "again": flag("whether it came after the run's own"),
 }
 _NODE = members(

@@ -156,6 +156,7 @@ def score(message: tree_pb2.ScoredLeaf, *, again: bool = False) -> dict[str, Any
         else None,
         "parts": plain_data.numbers(dict(message.score.parts)),
         "reason": message.score.reason or None,
+        "seconds": round(message.duration_ms / 1000, 6) if message.duration_ms else None,
         "again": again,
     }
 

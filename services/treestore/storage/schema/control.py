@@ -164,6 +164,7 @@ members = Table(
     int_("seen_ms"),
     int_("decoded"),  # segments that its engine decoded, summed over steps
     int_("decode_slots"),  # slots of its engine, summed over the same steps
+    Column("policy_step", BigInteger),  # that its engine has loaded
 )
 
 dead = Table(

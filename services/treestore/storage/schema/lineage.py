@@ -93,6 +93,7 @@ grown = Table(
     Column("run_id", Text, primary_key=True),
     Column("node_id", Text, primary_key=True),
     int_("trees"),
+    int_("delivered_ms"),  # when it last delivered a sampled segment, or the end of a tree
 )
 
 trees = Table(

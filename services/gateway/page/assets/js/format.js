@@ -48,6 +48,13 @@ export function pace(seconds) {
   return Number.isFinite(seconds) && seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds);
 }
 
+/** Return how long something short took: 3 ms, 0.42 s, 12.0 s. */
+export function took(seconds) {
+  if (!Number.isFinite(seconds)) return DASH;
+  if (seconds < 0.1) return `${number(seconds * 1000, 1)} ms`;
+  return seconds < 60 ? `${seconds.toFixed(seconds < 1 ? 2 : 1)} s` : duration(seconds);
+}
+
 /** Return a time of the server in this reader's zone: 14 Mar, 09:26. */
 export function moment(iso) {
   const date = new Date(iso);

@@ -2,7 +2,7 @@
 
 import { get, left } from "../api.js";
 import { h, icon, link, put, say } from "../dom.js";
-import { count, fixed, moment, number, signed } from "../format.js";
+import { count, fixed, moment, number, signed, took } from "../format.js";
 import { runPath, treesOfStep } from "../paths.js";
 import { failed, loading } from "../states.js";
 import { plain, sentence } from "../text.js";
@@ -127,7 +127,7 @@ function scores(list, leaf) {
     h(
       "div",
       { class: "score" },
-      h("div", { class: "score-head" }, h("strong", {}, plain(score.scorer)), h("span", { class: "muted" }, plain(score.version), score.again && " scored again"), h("span", { class: "figure" }, score.value === null ? plain(score.state).toLowerCase() : number(score.value))),
+      h("div", { class: "score-head" }, h("strong", {}, plain(score.scorer)), h("span", { class: "muted" }, plain(score.version), score.again && " scored again", Number.isFinite(score.seconds) && ` in ${took(score.seconds)}`), h("span", { class: "figure" }, score.value === null ? plain(score.state).toLowerCase() : number(score.value))),
       score.reason && h("p", {}, plain(score.reason)),
       Object.keys(score.parts ?? {}).length > 0 && definitions(Object.entries(score.parts).map(([name, value]) => [plain(name), number(value)])),
     ),

@@ -2,7 +2,7 @@
 
 import { get, left } from "../api.js";
 import { h, link, put } from "../dom.js";
-import { ago, count, duration, fixed, moment, percent, plural } from "../format.js";
+import { count, duration, fixed, moment, percent, plural } from "../format.js";
 import { runPath } from "../paths.js";
 import { title } from "../router.js";
 import { Metrics } from "../series.js";
@@ -11,6 +11,7 @@ import { follow } from "../stream.js";
 import { asYaml, plain, sentence } from "../text.js";
 import { actions } from "./actions.js";
 import { Curves } from "./curves.js";
+import { HEAD, memberRow } from "./members.js";
 import { stateWord, table, treeRow } from "./parts.js";
 
 const DOCTOR_EVERY = 10;
@@ -195,12 +196,12 @@ class View {
   }
 
   #membersTable(members) {
-    const { live } = this.document.run; // without a run that works, nobody misses a node
-    const rows = members.map((member) => h("tr", { class: member.present || !live ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : live ? "ABSENT" : "LEFT")), h("td", { class: "wide" }, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, member.joined ? "joined" : "of this machine"), h("td", {}, ago(member.seen))));
-    const text = JSON.stringify([live, members.map((member) => [member.node, member.present, member.trees])]);
+    const { run } = this.document;
+    const rows = members.map((member) => memberRow(member, members, run, member.joined ? "joined" : "of this machine"));
+    const text = JSON.stringify([run.live, run.step, members.map((member) => ({ ...member, seen: null }))]);
     if (text === this.membersText) return;
     this.membersText = text;
-    put(this.members, rows.length ? table("Members", ["Node", "State", "Host", "#Trees", "From", "Heard of"], rows) : empty("No members", this.document.run.live ? "A rollout node reports here when it has loaded the model." : "The run is over, and its nodes have left."));
+    put(this.members, rows.length ? table("Members", HEAD("From"), rows) : empty("No members", this.document.run.live ? "A rollout node reports here when it has loaded the model." : "The run is over, and its nodes have left."));
   }
 
   #recipeBox(document) {

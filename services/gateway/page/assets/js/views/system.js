@@ -3,12 +3,13 @@
 import { act, get, left } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h, put, say } from "../dom.js";
-import { ago, bytes, count, moment, plural } from "../format.js";
+import { bytes, count, moment, plural } from "../format.js";
 import { runPath } from "../paths.js";
 import { title } from "../router.js";
 import { empty, failed, loading } from "../states.js";
 import { poll } from "../stream.js";
 import { plain, sentence } from "../text.js";
+import { HEAD, memberRow } from "./members.js";
 import { stateWord, table } from "./parts.js";
 
 const LOOK_MS = 1000;
@@ -168,10 +169,9 @@ class View {
       const { runs } = await get("/api/runs?limit=20", this.signal);
       const live = runs.filter((run) => run.live).slice(0, MOST_RUNS);
       const all = await Promise.all(live.map((run) => get(`/api/runs/${encodeURIComponent(run.run_id)}`, this.signal)));
-      const members = all.flatMap((document) => document.members.map((member) => ({ ...member, run: document.run.run_id })));
-      const rows = members.map((member) => h("tr", { class: member.present ? "" : "bad" }, h("th", { scope: "row", class: "wide" }, plain(member.node)), h("td", {}, stateWord(member.present ? "PRESENT" : "ABSENT")), h("td", {}, h("a", { href: runPath(member.run) }, plain(member.run))), h("td", {}, plain(member.host)), h("td", { class: "num" }, count(member.trees)), h("td", {}, ago(member.seen))));
-      const text = JSON.stringify(members.map((member) => [member.node, member.present, member.trees, member.run]));
-      this.#changed("members", text, () => put(this.members, rows.length ? table("Members", ["Node", "State", "Run", "Host", "#Trees", "Heard of"], rows) : h("p", { class: "muted" }, "No run is going on, so no rollout node is a member of one.")));
+      const rows = all.flatMap(({ run, members }) => members.map((member) => memberRow(member, members, run, h("a", { href: runPath(run.run_id) }, plain(run.run_id)))));
+      const text = JSON.stringify(all.map(({ run, members }) => [run.run_id, run.step, members.map((member) => ({ ...member, seen: null }))]));
+      this.#changed("members", text, () => put(this.members, rows.length ? table("Members", HEAD("Run"), rows) : h("p", { class: "muted" }, "No run is going on, so no rollout node is a member of one.")));
     } catch (error) {
       if (!left(error)) this.#changed("members", error.message, () => put(this.members, failed(error, () => this.#members())));
     }
