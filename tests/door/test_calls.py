@@ -1,6 +1,8 @@
 """Calls of both clients: which may be made twice, how long they wait, and what they send."""
 
+import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,33 @@ def test_pauses_between_repetitions_grow_to_a_bound(monkeypatch: pytest.MonkeyPa
     ):
         assert client.runs() == []
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+async def test_the_twin_pauses_as_long_and_ends_with_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("banyan.client.async_connection.asyncio.sleep", pause)
+    with served(Stub(ReadRuns=flaky(7, seen, rs.ReadRunsResponse()))) as address:
+        async with banyan.AsyncClient(address) as twin:
+            assert await twin.runs() == []
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    monkeypatch.undo()
+    with served(Stub(ReadRuns=flaky(1000, seen, None))) as address:
+        async with banyan.AsyncClient(address, deadline_s=1.0) as twin:
+            seen.clear()
+            begun = time.monotonic()
+            with pytest.raises(TemporaryError, match="away") as ended:
+                await twin.runs()
+    assert not isinstance(ended.value, DeadlineMissed), "what was said last is told"
+    assert time.monotonic() - begun < 3 and 2 < len(seen) < 8
 
 
 def paged(request: rs.ReadAllocationsRequest, context: Any) -> rs.ReadAllocationsResponse:

@@ -39,7 +39,7 @@ def stored(step: int, digest: bytes, abandoned: bool = False) -> rs.StoredPolicy
 
 
 def test_the_lineage_is_of_all_policies_in_the_order_of_their_steps() -> None:
-    zero, one, two = b"0" * 32, b"1" * 32, b"2" * 32
+    zero, one, two = b"2" * 32, b"0" * 32, b"1" * 32
     whole = [stored(0, zero), stored(1, one), stored(2, two)]
     assert lineage_digest(whole) == blake(zero, one, two).hex()
     assert lineage_digest(reversed(whole)) == lineage_digest(whole)

@@ -118,6 +118,17 @@ def test_a_level_is_the_last_word_and_is_gone_when_nobody_states_it_again(
     assert levels == {"b": 1}
 
 
+def test_samples_of_a_metric_may_have_other_labels(measured: Collected) -> None:
+    telemetry.level("banyan.log.waiting", 1, banyan_queue="LINEAGE/verifier")
+    telemetry.level("banyan.log.waiting", 2, banyan_run="a")
+    found = {labels: value for (_, labels), value in samples(measured).items()}
+    ours = ("service", "verifier")
+    assert found == {
+        (("queue", "LINEAGE/verifier"), ("run", "r-1"), ours): 1.0,
+        (("queue", ""), ("run", "a"), ours): 2.0,
+    }
+
+
 def test_nothing_measured_is_an_empty_page(measured: Collected) -> None:
     assert generate_latest(measured) == b""  # type: ignore[arg-type]
 
