@@ -263,7 +263,7 @@ LIKE_FAULTS: dict[str, str] = {
     **mean("banyan_step_staleness_share", 0.2, ',bin="0"'),
     # a judge that takes its time, a burst of messages, a run that ended, a receiver that takes all
     **durations(SCORES.replace("number", "judge"), 4.0),
-    'banyan_log_waiting{queue="LINEAGE/verifier"}': "20+0x70 4000+0x5",
+    'banyan_log_waiting{queue="LINEAGE/verifier"}': "20+0x64 4000+0x2 20+0x7",
     'banyan_trees_dropped_total{reason="RUN_OVER"}': rising(5),
     'banyan_spans_sent_total{process="verifier"}': rising(100),
 }
