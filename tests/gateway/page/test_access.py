@@ -234,6 +234,10 @@ async def test_no_cache_keeps_an_answer_or_a_session(client: httpx.AsyncClient) 
 
 async def test_large_requests_are_refused(client: httpx.AsyncClient) -> None:
     await refused(client, 414, "GET", f"/api/runs?after={'a' * 3000}")
+    most = "a" * (access.MOST_QUERY - len("after="))
+    await refused(client, 400, "GET", f"/api/runs?after={most}")  # read, and no cursor
+    whole = b" " * access.MOST_BODY
+    await refused(client, 409, "POST", "/api/runs/r/cancel", content=whole, headers=BEARER)
     body = b"x" * (access.MOST_BODY + 1)
     await refused(client, 413, "POST", "/api/runs/r/cancel", content=body, headers=BEARER)
 
