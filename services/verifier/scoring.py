@@ -95,7 +95,7 @@ class Scoring:
         except InvalidInput as error:
             verdict = exception_verdict(error)
         _count(spec, verdict)
-        _observe_duration(spec, began)
+        _observe_duration(spec, began, run_id)
         return verdict
 
     async def _score(self, spec: ScorerSpec, request: Mapping[str, Any], run_id: str) -> Verdict:
@@ -180,7 +180,7 @@ class Scoring:
             verdicts = [exception_verdict(error)] * len(completions)
         for verdict in verdicts:
             _count(spec, verdict)
-        _observe_duration(spec, began)
+        _observe_duration(spec, began, run_id)
         return verdicts
 
     async def _score_group(
@@ -280,9 +280,9 @@ def _count(spec: ScorerSpec, verdict: Verdict) -> None:
     telemetry.count("banyan.scores", banyan_scorer=spec.name, banyan_reason=state)
 
 
-def _observe_duration(spec: ScorerSpec, began: float) -> None:
-    duration_s = time.monotonic() - began
-    telemetry.observe("banyan.score.duration", duration_s, banyan_scorer=spec.name)
+def _observe_duration(spec: ScorerSpec, began: float, run_id: str) -> None:
+    of = {"banyan_scorer": spec.name} | ({"banyan_run": run_id} if run_id else {})
+    telemetry.observe("banyan.score.duration", time.monotonic() - began, **of)
 
 
 def to_wire(outcome: Scored | Unscorable) -> tree_pb2.Score:

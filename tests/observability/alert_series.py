@@ -9,7 +9,7 @@ import yaml
 from banyan.observability import rules
 
 MINUTES = 75
-SCORES = 'banyan_score_duration_seconds_bucket{{scorer="number",le="{}"}}'
+SCORES = 'banyan_score_duration_seconds_bucket{{run="r",scorer="number",le="{}"}}'
 INGEST = 'banyan_ingest_duration_seconds_bucket{{service="treestore",le="{}"}}'
 
 
@@ -55,7 +55,7 @@ HEALTHY: dict[str, str] = {
     'banyan_scores_missing_total{scorer="number",reason="TIMEOUT"}': rising(0.1),
     'banyan_trees_opened_total{run="r"}': rising(10),
     'banyan_trees_dropped_total{reason="REDUNDANT"}': rising(5),
-    "banyan_claims_again_total": rising(0.1),
+    'banyan_claims_again_total{run="r"}': rising(0.1),
     "banyan_segments_stored_total": rising(100),
     'banyan_segments_refused_total{reason="TREE_CLOSED"}': rising(0.1),
     'up{job="banyan",process="treestore"}': steady(1),
@@ -149,8 +149,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "BanyanScoresSlow": Fault(
         durations(SCORES, 4.0),
-        {"scorer": "number"},
-        "One in ten scores of number takes longer than 4.75s.",
+        {"run": "r", "scorer": "number"},
+        "One in ten scores of number in run r takes longer than 4.75s.",
     ),
     "BanyanScoresMissing": Fault(
         {'banyan_scores_missing_total{scorer="number",reason="TIMEOUT"}': rising(10)},
@@ -163,9 +163,12 @@ FAULTS: dict[str, Fault] = {
         "50% of the trees are given up: STALE.",
     ),
     "BanyanTreesGrownAgain": Fault(
-        {"banyan_claims_again_total": rising(5)},
-        {},
-        "Nodes give trees back, or lose them, 0.5 times for each tree opened.",
+        {
+            'banyan_claims_again_total{run="r"}': rising(5),
+            'banyan_trees_opened_total{run="large"}': rising(1000),  # and which is well
+        },
+        RUN,
+        "Nodes of run r gave trees back, or lost them, 75 times in a quarter of an hour.",
     ),
     "BanyanSegmentsRefused": Fault(
         {'banyan_segments_refused_total{reason="TREE_CLOSED"}': rising(20)},
@@ -250,6 +253,20 @@ FURTHER_FAULTS: tuple[tuple[str, Fault], ...] = (
 )
 """Other ways in which something of the same alerts goes wrong."""
 
+COLLAPSES_AT = 40
+QUICK_FAULTS: dict[str, dict[str, str]] = {
+    "BanyanEntropyCollapsed": {
+        'banyan_step_entropy_sum{run="r"}': "0+8x40 320+0.04x35",
+        'banyan_step_entropy_count{run="r"}': rising(10),
+    },
+    "BanyanFarFromStart": {
+        'banyan_step_start_kl_sum{run="r"}': "0+0.5x40 20+40x35",
+        'banyan_step_start_kl_count{run="r"}': rising(10),
+        'banyan_run_reward{run="r"}': "0.4+0.01x40 0.2+0x35",
+    },
+}
+"""Series of policies that collapse in a minute; their alerts fire within ten."""
+
 LIKE_FAULTS: dict[str, str] = {
     # no node, and no tree to grow
     'banyan_members{run="r"}': steady(0),
@@ -300,6 +317,17 @@ def promtool_file(
         found = {"exp_labels": rule["labels"] | fault.labels, "exp_annotations": words}
         told = {"alertname": name, "eval_time": at, "exp_alerts": [found]}
         cases.append({"name": name, **case(fault.series, (name,)), "alert_rule_test": [told]})
+    for name, series in QUICK_FAULTS.items() if only == "" else ():
+        quick = case(series, ())
+        firing_now = f'ALERTS{{alertstate="firing",alertname="{name}"}} > 0'
+        quick["promql_expr_test"] = [
+            {"expr": f"count({firing_now})", "eval_time": f"{minute}m", "exp_samples": samples}
+            for minute, samples in (
+                (COLLAPSES_AT, []),
+                (COLLAPSES_AT + 10, [{"labels": "{}", "value": 1}]),
+            )
+        ]
+        cases.append({"name": f"quick {name}", **quick})
     # Without an order promtool evaluates groups in any, and an alert may see a recorded value of a
     # minute before.
     order = [group["name"] for group in yaml.safe_load(rules.rule_file())["groups"]]

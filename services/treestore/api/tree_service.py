@@ -5,6 +5,7 @@ commits.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
@@ -303,5 +304,7 @@ def _seconds(deadline_ms: int) -> float:
 
 
 def _count_again(granted: Iterable[ts.ClaimTreeResponse]) -> None:
-    """Count claims that are not the first of their trees."""
-    telemetry.count("banyan.claims.again", sum(claim.epoch > 1 for claim in granted))
+    """Count claims that are not the first of their trees, by run."""
+    runs = Counter(claim.tree.spec.run_id for claim in granted if claim.epoch > 1)
+    for run_id, many in runs.items():
+        telemetry.count("banyan.claims.again", many, banyan_run=run_id)

@@ -1,0 +1,20 @@
+"""The metric of trees that are claimed again: by run."""
+
+import pytest
+
+from banyan.v1 import treestore_service_pb2 as ts
+from services.chassis.process import telemetry
+from services.treestore.api import tree_service
+
+
+def test_a_tree_that_is_claimed_again_counts_under_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[str, int, str]] = []
+    monkeypatch.setattr(
+        telemetry, "count", lambda name, n, banyan_run: counted.append((name, n, banyan_run))
+    )
+    claims = [
+        ts.ClaimTreeResponse(epoch=epoch, tree={"spec": {"run_id": run_id}})
+        for run_id, epoch in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 0))
+    ]
+    tree_service._count_again(claims)
+    assert counted == [("banyan.claims.again", 2, "a"), ("banyan.claims.again", 1, "b")]
