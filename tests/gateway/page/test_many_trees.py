@@ -42,6 +42,7 @@ def _rows(forge: RunForge, first: int, many: int) -> Iterator[dict[str, Any]]:
             "spec": tree_pb2.TreeSpec(row_json="x" * SPEC_BYTES).SerializeToString(),
             "state": tree_pb2.TREE_STATE_CONSUMED if consumed else tree_pb2.TREE_STATE_DROPPED,
             "leaves": 8,
+            "sampled_tokens": 96,
             "mean_reward": 0.5,
             "policy_step": max(0, step - number % 3),  # staleness 0 to 2
         }
