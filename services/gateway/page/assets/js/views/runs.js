@@ -134,7 +134,7 @@ class List {
     const draw = () => {
       const badge = this.health.badge(latest);
       const kept = state.querySelector(".badge"); // its focus stays where it is
-      put(state, stateWord(latest.state), h("div", { class: "muted small phone" }, stepsOf(latest)), badge && h("div", { class: "small" }, kept?.outerHTML === badge.outerHTML ? kept : badge), latest.cause && h("div", { class: "muted small cause" }, beginning(latest.cause, 80)));
+      put(state, stateWord(latest.state), h("div", { class: "muted small phone" }, stepsOf(latest)), badge && h("div", { class: "small" }, kept?.isEqualNode(badge) ? kept : badge), latest.cause && h("div", { class: "muted small cause" }, beginning(latest.cause, 80)));
       put(steps, stepsOf(latest), this.health.pace(latest));
       put(time, duration(latest.seconds));
     };
