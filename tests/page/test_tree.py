@@ -123,7 +123,7 @@ def test_a_segment_shows_tokens_scores_lineage_trace_and_commands(view: Open) ->
     expect(panel.locator(".score")).to_contain_text("format")
     run = page.url.split("/trees")[0] + "/runs/quickstart-982fd965"
     batch, step = (panel.get_by_role("link", name=name, exact=True) for name in ("11", "8"))
-    expect(batch).to_have_attribute("href", f"{run}/trees?policy_step=7")
+    expect(batch).to_have_attribute("href", f"{run}/trees?step=8")
     expect(step).to_have_attribute("href", f"{run}?step=8")
     panel.get_by_role("button", name="Copy 4bf92f").click()
     assert page.evaluate("navigator.clipboard.readText()") == "4bf92f3577b34da6a3ce929d0e0e4736"
