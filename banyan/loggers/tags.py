@@ -46,6 +46,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "repairs",
         "repairs_taken",
         "kv_tokens",
+        "engine_occupancy",
     ),
     "policy": (
         "entropy",
