@@ -54,6 +54,8 @@ def executed(notebook: dict[str, Any], cell_s: int = CELL_S) -> dict[str, Any]:
         known = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(known)}
         env.pop("BANYAN_STATE", None)  # the notebook's own folder
+        # As a reader has it whose environment is active: commands are proposed by their name.
+        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
         client.execute(env=env)
     plain: dict[str, Any] = json.loads(_FORMAT.writes(made))
     for cell in plain["cells"]:

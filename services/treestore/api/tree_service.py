@@ -304,7 +304,9 @@ def _seconds(deadline_ms: int) -> float:
 
 
 def _count_again(granted: Iterable[ts.ClaimTreeResponse]) -> None:
-    """Count claims that are not the first of their trees, by run."""
-    runs = Counter(claim.tree.spec.run_id for claim in granted if claim.epoch > 1)
+    """Count claims that are not the first of their trees, by run; 0 makes the first one seen."""
+    runs = Counter[str]()
+    for claim in granted:
+        runs[claim.tree.spec.run_id] += claim.epoch > 1
     for run_id, many in runs.items():
         telemetry.count("banyan.claims.again", many, banyan_run=run_id)

@@ -108,7 +108,7 @@ def test_the_bounds_themselves_are_within() -> None:
 
 @pytest.mark.parametrize("raw", ["", "a\0b", "\ud800", "x" * (MOST_ID + 1)])
 def test_a_text_that_no_database_takes_is_refused(raw: str) -> None:
-    with pytest.raises(InvalidInput, match="1 to 200 characters are allowed"):
+    with pytest.raises(InvalidInput, match="1 to 200 characters other than NUL are allowed"):
         TEXT.read(raw)
 
 

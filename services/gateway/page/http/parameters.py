@@ -57,7 +57,7 @@ class Parameter:
             "choice": f"one of {', '.join(self.choices)} is allowed",
             "hex": f"{self.least} to {self.most} lower-case hex digits, an even number of them, "
             "are allowed",
-            "text": f"{max(1, self.least)} to {self.most} characters are allowed",
+            "text": f"{max(1, self.least)} to {self.most} characters other than NUL are allowed",
             "flag": "true or false is allowed",
             "cursor": "only `next` of an answer of the same list is allowed",
         }[self.kind]
@@ -77,7 +77,7 @@ class Parameter:
                 pattern = rf"^([0-9a-f]{{2}}){{{self.least // 2},{self.most // 2}}}$"
                 bounds["pattern"] = pattern
             else:
-                bounds |= {"minLength": 1, "maxLength": self.most}
+                bounds |= {"minLength": 1, "maxLength": self.most, "pattern": r"^[^\u0000]*$"}
         return bounds if self.default is None else bounds | {"default": self.default}
 
 
