@@ -134,7 +134,9 @@ def test_a_run_that_is_over_is_not_resumed_and_said_to_be_over(tmp_path: Path) -
         resume.chosen([over, *RUNS], "a-9", tmp_path)
     with pytest.raises(InvalidInput, match="no run to resume"):
         resume.chosen([over], "", tmp_path)
-    assert "a-99" not in resume.others([over, *RUNS], RUNS[2], tmp_path)
+    named = resume.others([over, *RUNS], RUNS[2], tmp_path)
+    assert "a-99" not in named and RUNS[2].run_id not in named.partition(";")[0]
+    assert all(f"{run.run_id} (" in named for run in RUNS[:2])
 
 
 def test_a_run_that_failed_is_resumed_where_it_is_named_or_nothing_else_is_left(
