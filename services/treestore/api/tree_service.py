@@ -303,10 +303,14 @@ def _seconds(deadline_ms: int) -> float:
     return min(deadline_ms / 1000, _LONGEST_WAIT_S)
 
 
-def _count_again(granted: Iterable[ts.ClaimTreeResponse]) -> None:
-    """Count claims that are not the first of their trees, by run; 0 makes the first one seen."""
+def _count_again(claims: Iterable[ts.ClaimTreeResponse]) -> None:
+    """Count claims that are not the first of their trees, by run; 0 makes the first one seen.
+
+    Refused ones have no epoch.
+    """
     runs = Counter[str]()
-    for claim in granted:
-        runs[claim.tree.spec.run_id] += claim.epoch > 1
+    for claim in claims:
+        if claim.epoch:
+            runs[claim.tree.spec.run_id] += claim.epoch > 1
     for run_id, many in runs.items():
         telemetry.count("banyan.claims.again", many, banyan_run=run_id)

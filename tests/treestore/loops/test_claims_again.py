@@ -14,7 +14,9 @@ def test_a_tree_that_is_claimed_again_counts_under_its_run(monkeypatch: pytest.M
     )
     claims = [
         ts.ClaimTreeResponse(epoch=epoch, tree={"spec": {"run_id": run_id}})
-        for run_id, epoch in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 0))
+        for run_id, epoch in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1))
     ]
-    tree_service._count_again(claims)
-    assert counted == [("banyan.claims.again", 2, "a"), ("banyan.claims.again", 1, "b")]
+    refused = ts.ClaimOutcome(refused="CLAIMED").claim
+    tree_service._count_again([*claims, refused])
+    # A run that has none yet has its 0, from which a first one can be told.
+    assert counted == [("banyan.claims.again", n, run) for n, run in ((2, "a"), (1, "b"), (0, "c"))]
