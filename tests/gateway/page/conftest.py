@@ -11,6 +11,7 @@ import pytest
 
 from services.gateway.page.app import Page
 from services.gateway.page.host import serving
+from services.gateway.page.http import streams
 from services.gateway.page.http.access import Access
 from services.gateway.page.reads import Reads
 from tests.gateway.page.made_trees import RunForge
@@ -37,6 +38,12 @@ class Site:
 def client_of(page: Page, base: str = HOST) -> httpx.AsyncClient:
     """Return a client whose requests reach the app without a port."""
     return httpx.AsyncClient(transport=httpx.ASGITransport(page.app), base_url=base)
+
+
+@pytest.fixture
+def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the loops of streams look fifty times a second."""
+    monkeypatch.setattr(streams, "EVERY_S", 0.02)
 
 
 @pytest.fixture
