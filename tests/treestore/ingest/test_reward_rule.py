@@ -82,7 +82,10 @@ def _closed(
     order, most before growth ends.
     """
     forge = world.forge
+    # All is drawn before anything is stored: Hypothesis may end an example at any draw, and a tree
+    # that was begun would be among those of the next.
     scorers = rng.sample(SCORERS, len(SCORERS))
+    order = rng.sample(range(len(values) * len(SCORERS)), len(values) * len(SCORERS))
     in_order = [weights[scorer] for scorer in scorers] if weights else []
     spec = forge.spec(ordinal, scorers=scorers, scorer_weights=in_order)
     epoch, root = world.open(spec), forge.root(spec)
@@ -95,7 +98,7 @@ def _closed(
         for end, leaf_values in zip(ends, values, strict=True)
         for scorer, value in zip(SCORERS, leaf_values, strict=True)
     ]
-    rng.shuffle(scores)
+    scores = [scores[place] for place in order]
     for item in scores[:-1]:
         world.ingest(item)
     _while_growing(world, spec)
