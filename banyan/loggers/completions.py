@@ -23,7 +23,8 @@ class Completion:
     step: step of the training, as of the step's metrics
     prompt: text of the prompt, as the model read it
     completion: text of the whole path behind it, answers of an environment included
-    reward: reward of the path; None where it has none, or is too old to take part
+    reward: reward of the path as scorers gave it, without any KL; None where it has none, or is too
+        old to take part
     advantage: mean advantage over the path's own tokens where the estimator credits nodes, else the
         advantage of its leaf; 0 in a group that teaches nothing, None for a path without a part
     scores: values of scorers and of their parts, by the names of metrics: `score/SCORER`,

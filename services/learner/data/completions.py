@@ -6,6 +6,7 @@ wrote, which may be a row's answer.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,11 +16,23 @@ from banyan.segment import IntTokens, Kind, Origin, Segment
 from banyan.tree import Leaf
 from banyan.v1 import tree_pb2
 from banyan.view import TreeView
+from banyan.wire.segments import rewards_from_wire
+from banyan.wire.weights import weights_of
 from services.learner.data import score_metrics
 
 Decode = Callable[[IntTokens], str]
 _Path = tuple[Credit, int, int]  # group, index of the tree in it, index of the leaf
-_Scores = Mapping[Leaf, Mapping[str, float]]  # a segment's id covers its tree's
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Scores of leaves, by the names of metrics, and the rewards that they make, without any KL.
+
+    A segment's id covers its tree's, so that leaves of all trees stand together.
+    """
+
+    scores: dict[Leaf, dict[str, float]] = field(default_factory=dict)
+    rewards: dict[Leaf, float | None] = field(default_factory=dict)
 
 
 def drawn(
@@ -47,26 +60,30 @@ def drawn(
     ]
     rng = random.Random(f"{run_id} {step}")
     chosen = rng.sample(paths, min(count, len(paths)))
-    scores = _scores(chosen, trees)
-    return [_completion(path, scores, step, decode) for path in chosen]
+    scored = _scored(chosen, trees)
+    return [_completion(path, scored, step, decode) for path in chosen]
 
 
-def _scores(paths: Sequence[_Path], trees: Mapping[bytes, tree_pb2.Tree]) -> _Scores:
-    """Return the scores of paths' leaves; each tree's are read once."""
+def _scored(paths: Sequence[_Path], trees: Mapping[bytes, tree_pb2.Tree]) -> _Scored:
+    """Return the scores and rewards of paths' leaves; each tree's are read once."""
     leaves: dict[bytes, list[Leaf]] = {}
     for credit, index, leaf in paths:
         view = credit.group.trees[index]
         leaves.setdefault(view.tree.tree_id, []).append(view.leaves_L[leaf])
-    found: dict[Leaf, dict[str, float]] = {}
+    found = _Scored()
     for tree_id, places in leaves.items():
-        found |= score_metrics.of_leaves(trees[tree_id], places)
+        tree = trees[tree_id]
+        found.scores.update(score_metrics.of_leaves(tree, places))
+        scorers, weights = len(tree.spec.scorers), weights_of(tree.spec)
+        found.rewards.update(rewards_from_wire(tree.scores, scorers, weights))
     return found
 
 
-def _completion(path: _Path, scores: _Scores, step: int, decode: Decode | None) -> Completion:
+def _completion(path: _Path, scored: _Scored, step: int, decode: Decode | None) -> Completion:
     credit, index, leaf = path
     view = credit.group.trees[index]
-    place, reward = view.leaves_L[leaf], float(view.rewards_L[leaf])
+    place = view.leaves_L[leaf]
+    takes_part = bool(np.isfinite(view.rewards_L[leaf]))
     pieces = view.tree.pieces(place.segment, place.end)
     texts = [_text(segment, end, decode) for segment, end in pieces]
     sampled = [segment.policy_step for segment, end in pieces if _is_sampled(segment) and end]
@@ -74,9 +91,9 @@ def _completion(path: _Path, scores: _Scores, step: int, decode: Decode | None) 
         step=step,
         prompt=cut(texts[0]),
         completion=cut("".join(texts[1:])),
-        reward=reward if np.isfinite(reward) else None,
+        reward=scored.rewards.get(place) if takes_part else None,
         advantage=_advantage(credit, index, leaf),
-        scores=scores[place],
+        scores=scored.scores[place],
         tree_id=view.tree.tree_id.hex(),
         segment=place.segment.hex(),
         end=place.end,

@@ -46,12 +46,20 @@ def sampled(
     leaves: Sequence[Leaf],
     advantages: Advantages,
     rewards: Sequence[float | None] = (),
+    trained: Sequence[float | None] = (),
     **more: Any,
 ) -> list[Completion]:
-    """Return samples of all leaves of one tree, in their order."""
+    """Return samples of all leaves of one tree, in their order.
+
+    rewards: as they were scored
+    trained: what the lesson has of them; the same, if empty
+    """
     rewards = rewards or [1.0] * len(leaves)
-    view = TreeView(Tree(TREE, segments), leaves, dict(zip(leaves, rewards, strict=True)))
-    spec = tree_pb2.TreeSpec(tree_id=TREE, row_json='{"answer": "SECRET"}', messages_json="SECRET")
+    known = dict(zip(leaves, trained or rewards, strict=True))
+    view = TreeView(Tree(TREE, segments), leaves, known)
+    spec = tree_pb2.TreeSpec(
+        tree_id=TREE, row_json='{"answer": "SECRET"}', messages_json="SECRET", scorers=["exact"]
+    )
     stored = tree_pb2.Tree(spec=spec)
     for leaf, value in zip(leaves, rewards, strict=True):
         if value is not None:
@@ -109,6 +117,11 @@ def test_paths_without_a_reward_or_a_lesson_say_so() -> None:
     assert [dict(zip(columns, row, strict=True))["score/exact"] for row in rows] == [1.0, None]
     skipped = Advantages(leaf_G_L=(np.array([NAN, NAN]),), skip="equal rewards")
     assert [r.advantage for r in sampled([PROMPT, FIRST, RIGHT, WRONG], LEAVES, skipped)] == [0, 0]
+
+
+def test_a_reward_is_as_it_was_scored_where_a_kl_is_taken_off_and_none_of_a_stale_path() -> None:
+    rows = sampled([PROMPT, FIRST, RIGHT, WRONG], LEAVES, PLAIN, [1.0, 1.0], trained=[0.7, None])
+    assert [row.reward for row in rows] == [1.0, None]
 
 
 def test_a_path_that_leaves_a_segment_early_is_decoded() -> None:
