@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from banyan import loggers
 from banyan.errors import BanyanError
 from banyan.loggers.completions import wish_of
+from banyan.progress.run_status import moment
 from banyan.recipe import Recipe
 from banyan.segment import IntTokens
 from banyan.v1 import runstore_service_pb2, tree_pb2
@@ -131,9 +132,10 @@ class Logs:
             return
         for progress in evaluations:
             over = progress.scored and progress.done >= progress.groups
-            if over and progress.label not in self._logged:
+            step = moment(progress.label, newest)
+            if over and step is not None and progress.label not in self._logged:
                 self._logged.add(progress.label)
-                self._feeds.evaluation(progress.label, *measured(progress, newest))
+                self._feeds.evaluation(progress.label, step, measured(progress))
 
 
 def _decoder(data: bytes) -> completions.Decode:
@@ -147,19 +149,10 @@ def _decoder(data: bytes) -> completions.Decode:
     return decode
 
 
-def measured(
-    progress: runstore_service_pb2.EvalProgress, newest: int
-) -> tuple[int, dict[str, float]]:
-    """Return the step whose policy an evaluation measured, and its metrics.
-
-    newest: the run's newest step, which an evaluation `after-…` measures; other labels begin with
-        `before` or `step-<number>`
-    """
-    when, _, kind = progress.label.rpartition("-")
-    known = {"before": 0, "after": newest}
-    step = known[when] if when in known else int(when.removeprefix("step-"))
-    scored = progress.scored
-    return step, {
+def measured(progress: runstore_service_pb2.EvalProgress) -> dict[str, float]:
+    """Return the metrics of an evaluation that is over."""
+    kind, scored = progress.label.rpartition("-")[2], progress.scored
+    return {
         f"eval_{kind}_reward": progress.reward_sum / scored,
         f"eval_{kind}_right": progress.correct / scored,
         f"eval_{kind}_answers": float(scored),

@@ -44,18 +44,18 @@ async def test_it_is_made_once_a_step(here: Any, monkeypatch: pytest.MonkeyPatch
     assert made == 3
 
 
-def test_its_moment_is_that_of_steps_evaluations_and_batches() -> None:
-    def moment(step: int = 3, **more: Any) -> str:
+def test_its_revision_is_that_of_steps_evaluations_and_batches() -> None:
+    def revision(step: int = 3, **more: Any) -> str:
         progress = rs.ReadProgressResponse(step=step, **more)
-        return diagnosis.moment(rs.ReadRunResponse(run=rs.Run(step=step), progress=progress))
+        return diagnosis.revision(rs.ReadRunResponse(run=rs.Run(step=step), progress=progress))
 
     evaluation = rs.EvalProgress(label="before-greedy", scored=3)
     others = [
-        moment(step=4),
-        moment(batches=4),
-        moment(evals=[evaluation]),
-        moment(set_aside=[rs.SetAside(ordinal=2, cause="x")]),
+        revision(step=4),
+        revision(batches=4),
+        revision(evals=[evaluation]),
+        revision(set_aside=[rs.SetAside(ordinal=2, cause="x")]),
     ]
-    assert len({moment(), *others}) == 5
+    assert len({revision(), *others}) == 5
     samples = rs.SampleCounts(sampled_tokens=9)  # which rise all the time
-    assert moment(samples=samples) == moment()
+    assert revision(samples=samples) == revision()

@@ -1,11 +1,13 @@
 """Documents of made messages: what is missing is missing, and each number is that of its name."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
 from banyan.recipe_loader import load
+from banyan.text.redaction import HIDDEN
 from banyan.tree import Leaf
 from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
@@ -168,6 +170,18 @@ def test_a_runs_time_is_in_seconds_and_its_savings_count_prompts() -> None:
     saved = found["progress"]["saved_tokens"]
     assert saved > 0 and found["saved_share"] == pytest.approx(saved / 400)
     assert runs.saved_share(rs.SampleCounts()) is None
+
+
+def test_secrets_that_stand_in_a_recipe_are_hidden() -> None:
+    recipe = {
+        "model": "https://me:hunter2@hub.example/model",
+        "task": {"path": "https://rows.example/?api_key=hunter2", "config": {"token": "hunter2"}},
+    }
+    answer = rs.ReadRunResponse(run=rs.Run(run_id="r", recipe_json=json.dumps(recipe)))
+    found = runs.whole(answer, [], None)
+    assert "hunter2" not in json.dumps(found)
+    assert found["recipe"]["task"]["config"]["token"] == HIDDEN
+    assert found["run"]["model"].endswith("@hub.example/model")
 
 
 def test_news_of_a_run_are_its_members_and_not_their_heartbeats() -> None:

@@ -176,22 +176,19 @@ def test_votes_are_metrics_beside_a_leaf_of_the_same_rows() -> None:
         votes=Votes(rows=4, value_sum=2, correct=2, leaf_value_sum=1.0, leaf_correct_sum=1.0),
         head_votes=Votes(rows=2, value_sum=2, correct=1),
     )
-    assert measured(progress, 9) == (
-        9,
-        {
-            "eval_voted_reward": 0.25,
-            "eval_voted_right": 0.25,
-            "eval_voted_answers": 16.0,
-            "eval_voted_majority_reward": 0.5,
-            "eval_voted_majority_right": 0.5,
-            "eval_voted_majority_rows": 4.0,
-            "eval_voted_leaf_reward": 0.25,
-            "eval_voted_leaf_right": 0.25,
-            "eval_voted_head_reward": 1.0,
-            "eval_voted_head_right": 0.5,
-            "eval_voted_head_rows": 2.0,
-        },
-    )
+    assert measured(progress) == {
+        "eval_voted_reward": 0.25,
+        "eval_voted_right": 0.25,
+        "eval_voted_answers": 16.0,
+        "eval_voted_majority_reward": 0.5,
+        "eval_voted_majority_right": 0.5,
+        "eval_voted_majority_rows": 4.0,
+        "eval_voted_leaf_reward": 0.25,
+        "eval_voted_leaf_right": 0.25,
+        "eval_voted_head_reward": 1.0,
+        "eval_voted_head_right": 0.5,
+        "eval_voted_head_rows": 2.0,
+    }
 
 
 async def test_evaluations_are_logged_once_they_are_over(

@@ -73,7 +73,7 @@ class Runs:
         """Return the diagnosis of a run, and its beginning with the pace."""
         answer = await self._reads.run(run_id)
         # Whoever watches the run asks at the same steps, and each answer reads all that there are.
-        known = (answer.run.run_id, str(answer.run.state), diagnosis.moment(answer))
+        known = (answer.run.run_id, str(answer.run.state), diagnosis.revision(answer))
         return await self._heavy.kept(("doctor", *known), lambda: self._diagnosed(answer))
 
     async def _diagnosed(self, answer: rs.ReadRunResponse) -> tuple[bytes, bytes]:

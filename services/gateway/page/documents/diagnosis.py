@@ -15,7 +15,7 @@ from banyan.v1 import tree_pb2
 from banyan.wire import plain_data
 from services.gateway.page.documents.runs import finite, recipe_json
 
-__all__ = ["document", "moment", "newest_filter", "shape_of", "steps_of"]
+__all__ = ["document", "health", "newest_filter", "revision", "shape_of", "steps_of"]
 LINK = "docs/metrics.md#what-banyan-doctor-run-looks-for"
 _PACE_STEPS = 5
 _URGENT = ("nothing-applied", "not-finite", "reward-collapse", "reward-hacking", "held-out-falls")
@@ -26,7 +26,7 @@ def shape_of(run: rs.Run) -> Shape | None:
     return judged_shape(run.recipe_json)
 
 
-def moment(answer: rs.ReadRunResponse) -> str:
+def revision(answer: rs.ReadRunResponse) -> str:
     """Return a text that changes when there is more to diagnose: steps, evaluations, batches."""
     progress = answer.progress
     known = rs.ReadProgressResponse(
