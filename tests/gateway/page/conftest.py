@@ -9,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from banyan.v1 import events_pb2, tree_pb2
+from banyan.v1 import runstore_service_pb2 as rs
+from services.chassis.rpc import rpc
 from services.gateway.page.app import Page
 from services.gateway.page.host import serving
 from services.gateway.page.http import streams
@@ -38,6 +41,16 @@ class Site:
 def client_of(page: Page, base: str = HOST) -> httpx.AsyncClient:
     """Return a client whose requests reach the app without a port."""
     return httpx.AsyncClient(transport=httpx.ASGITransport(page.app), base_url=base)
+
+
+async def step(here: Any, number: int) -> None:
+    """Publish the policy of a step."""
+    policy = tree_pb2.PolicyRef(learner_epoch=1, step=number, digest=bytes([number + 1]) * 32)
+    metrics = {"reward": number / 10, "kl": float("nan")} if number else {}
+    published = events_pb2.PolicyPublished(
+        run_id=here.store.forge.run_id, policy=policy, metrics=metrics
+    )
+    await rpc.call(here.store.runs.PutPolicy, rs.PutPolicyRequest(policy=published))
 
 
 @pytest.fixture

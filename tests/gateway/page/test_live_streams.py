@@ -11,12 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from banyan.v1 import events_pb2, tree_pb2
 from banyan.v1 import runstore_service_pb2 as rs
 from services.chassis.rpc import rpc
 from services.gateway.page.http import sender, streams
 from services.gateway.page.http.streams import Event
-from tests.gateway.page.conftest import on_a_port
+from tests.gateway.page.conftest import on_a_port, step
 from tests.gateway.page.made_trees import branches
 
 pytestmark = pytest.mark.usefixtures("fast_looks")
@@ -39,15 +38,6 @@ async def followed(client: httpx.AsyncClient, path: str, **more: Any) -> AsyncIt
             return fields["event"], json.loads(fields["data"]), fields.get("id", "")
 
         yield event
-
-
-async def step(here: Any, number: int) -> None:
-    policy = tree_pb2.PolicyRef(learner_epoch=1, step=number, digest=bytes([number + 1]) * 32)
-    metrics = {"reward": number / 10, "kl": float("nan")} if number else {}
-    published = events_pb2.PolicyPublished(
-        run_id=here.store.forge.run_id, policy=policy, metrics=metrics
-    )
-    await rpc.call(here.store.runs.PutPolicy, rs.PutPolicyRequest(policy=published))
 
 
 async def test_a_runs_news_have_each_step_once(here: Any) -> None:

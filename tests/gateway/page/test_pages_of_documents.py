@@ -11,8 +11,8 @@ from services.chassis.rpc import rpc
 from services.gateway.page import tree_reads
 from services.gateway.page.api import runs
 from services.gateway.page.reads import Reads
+from tests.gateway.page.conftest import step
 from tests.gateway.page.made_trees import grow
-from tests.gateway.page.test_streams import step
 
 
 async def test_metrics_of_a_long_run_come_in_parts(
