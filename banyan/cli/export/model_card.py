@@ -9,6 +9,7 @@ import yaml
 
 from banyan.cli.runs import measurements
 from banyan.digest import blake
+from banyan.progress.run_status import order
 from banyan.text.printable import printable
 from banyan.text.redaction import redacted
 from banyan.v1 import runstore_service_pb2 as rs
@@ -68,7 +69,7 @@ def card(facts: Card) -> str:
 
 def _results(progress: rs.ReadProgressResponse) -> str:
     rows, graded = [], plain_data.graded(progress.evals)
-    for message in sorted(progress.evals, key=lambda e: not e.label.startswith("before")):
+    for message in sorted(progress.evals, key=lambda e: order(e.label)):
         when = message.label.rpartition("-")[0] or message.label
         if when not in ("before", "after"):
             continue

@@ -65,10 +65,6 @@ def _table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> 
         out.print(table_of(rows, columns))
 
 
-def _moment(row: dict[str, Any]) -> tuple[int, int, str]:
-    return run_status.order(row["label"])
-
-
 def _evaluation(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the lines of an evaluation: its answers, and its votes if it has any."""
     votes = {"majority": row["votes"], "by head": row["head_votes"]}

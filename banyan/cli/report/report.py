@@ -23,7 +23,7 @@ from banyan.cli.store import reading
 from banyan.client import Client
 from banyan.doctor.history import evidence_words
 from banyan.errors import InvalidInput
-from banyan.progress.run_status import moment
+from banyan.progress.run_status import moment, order
 from banyan.recipe import Recipe
 from banyan.render import tree_picture
 from banyan.render.tree_svg import drawn
@@ -102,7 +102,7 @@ def gathered(client: Client, run: rs.Run) -> Report:
         title=str(recipe.get("name") or run.run_id),
         about=str(recipe.get("description") or "a run of Banyan"),
         facts=_facts(client, run, recipe),
-        measured=_measured(progress, run.step),
+        measured=_measured(progress),
         curves=[*_curves(steps), *_accuracy(progress, run.step)],
         pictures=list(_pictures(client, run)),
         costs=_costs(progress, steps),
@@ -145,14 +145,9 @@ def _facts(client: Client, run: rs.Run, recipe: dict[str, Any]) -> dict[str, str
     return {name: value for name, value in facts.items() if value}
 
 
-def _measured(progress: rs.ReadProgressResponse, last: int) -> Table | None:
+def _measured(progress: rs.ReadProgressResponse) -> Table | None:
     rows, graded = [], plain_data.graded(progress.evals)
-
-    def order(message: rs.EvalProgress) -> tuple[int, bool, str]:
-        label = message.label
-        return moment(label, last) or 0, label.startswith("after"), label
-
-    for message in sorted(progress.evals, key=order):
+    for message in sorted(progress.evals, key=lambda e: order(e.label)):
         when = message.label.rpartition("-")[0] or message.label
         for name, found in measurements.lines(message):
             figures = (found.reward, "–") if graded else (found.share, found.bounds)

@@ -38,7 +38,7 @@ PROGRESS = rs.ReadProgressResponse(
 
 
 def test_results_are_in_the_order_of_their_steps_and_graded_ones_are_means() -> None:
-    table = report._measured(PROGRESS, 8)
+    table = report._measured(PROGRESS)
     assert table is not None and [row[0] for row in table.rows] == [
         "before, greedy",
         "before, sampled",
@@ -47,14 +47,14 @@ def test_results_are_in_the_order_of_their_steps_and_graded_ones_are_means() -> 
     ]
     assert table.rows[0][1:] == ("10", "20.0 %", "5.7 – 51.0")
     assert table.rows[1][1:] == ("10", "10.0 %", "1.8 – 40.4")
-    assert report._measured(rs.ReadProgressResponse(), 8) is None
+    assert report._measured(rs.ReadProgressResponse()) is None
 
 
 def test_where_one_is_graded_all_are_means() -> None:
     graded = rs.ReadProgressResponse(
         evals=[evaluation("before-greedy", 2, 10, 2.0), evaluation("after-greedy", 1, 10, 4.5)]
     )
-    table = report._measured(graded, 8)
+    table = report._measured(graded)
     assert table is not None
     assert [row[1:] for row in table.rows] == [("10", "0.200", "–"), ("10", "0.450", "–")]
     (curve,) = report._accuracy(graded, 8)
